@@ -1,0 +1,55 @@
+//! Small helpers over raw BSON: typed look-ups by name that never decode what they do not need.
+
+use bson::{RawArray, RawBsonRef, RawDocument};
+
+/// The first field called `key`, if the document is well-formed up to it.
+pub fn get<'a>(doc: &'a RawDocument, key: &str) -> Option<RawBsonRef<'a>> {
+    doc.iter_elements().map_while(Result::ok).find(|e| e.key() == key).and_then(|e| e.value().ok())
+}
+
+/// A string field.
+pub fn str<'a>(doc: &'a RawDocument, key: &str) -> Option<&'a str> {
+    get(doc, key).and_then(|v| v.as_str())
+}
+
+/// A sub-document field.
+pub fn doc<'a>(doc: &'a RawDocument, key: &str) -> Option<&'a RawDocument> {
+    get(doc, key).and_then(|v| v.as_document())
+}
+
+/// An array field.
+pub fn array<'a>(doc: &'a RawDocument, key: &str) -> Option<&'a RawArray> {
+    get(doc, key).and_then(|v| v.as_array())
+}
+
+/// A number field as an integer; doubles are truncated, other types give `None`.
+pub fn int(doc: &RawDocument, key: &str) -> Option<i64> {
+    get(doc, key).and_then(as_int)
+}
+
+/// Any BSON number as an integer (doubles truncated and clamped).
+pub fn as_int(value: RawBsonRef<'_>) -> Option<i64> {
+    match value {
+        RawBsonRef::Int32(n) => Some(i64::from(n)),
+        RawBsonRef::Int64(n) => Some(n),
+        RawBsonRef::Double(n) => Some(n as i64),
+        _ => None,
+    }
+}
+
+/// MongoDB's truthiness: numbers other than 0 and `true`; `None` where the field is missing.
+pub fn truthy(doc: &RawDocument, key: &str) -> Option<bool> {
+    get(doc, key).map(is_true)
+}
+
+/// MongoDB's truthiness of one value: 0, `false`, null and undefined are false.
+pub fn is_true(value: RawBsonRef<'_>) -> bool {
+    match value {
+        RawBsonRef::Boolean(b) => b,
+        RawBsonRef::Null | RawBsonRef::Undefined => false,
+        RawBsonRef::Int32(n) => n != 0,
+        RawBsonRef::Int64(n) => n != 0,
+        RawBsonRef::Double(n) => n != 0.0,
+        _ => true,
+    }
+}
