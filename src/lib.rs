@@ -13,6 +13,7 @@ pub mod dev;
 pub mod error;
 pub mod key;
 pub mod merge;
+pub mod op;
 pub mod router;
 pub mod scatter;
 pub mod session;

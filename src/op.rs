@@ -1,0 +1,188 @@
+//! One client operation while it runs: its deadline, its cancellation, and what `currentOp` shows of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use dashmap::DashMap;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Code, Error, Result};
+
+/// Why an operation was told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// The client's connection is gone.
+    ClientDisconnect,
+    /// `killOp`, `killSessions` or shutdown.
+    Interrupted,
+}
+
+/// What the router knows of the client behind a connection.
+#[derive(Debug, Default)]
+pub struct ClientInfo {
+    /// The router's number for the connection.
+    pub connection_id: i64,
+    /// `host:port` of the peer.
+    pub address: String,
+    /// The `client` document of the handshake, once it was sent.
+    pub metadata: std::sync::OnceLock<bson::RawDocumentBuf>,
+}
+
+/// What one running operation looks like to `currentOp`.
+#[derive(Debug)]
+pub struct OpRecord {
+    pub id: u32,
+    pub client: Arc<ClientInfo>,
+    pub started: Instant,
+    pub started_at: bson::DateTime,
+    pub command: &'static str,
+    pub namespace: parking_lot::Mutex<String>,
+    /// The request's body, kept by reference count only.
+    pub body: bytes::Bytes,
+    pub cancel: CancellationToken,
+    why: parking_lot::Mutex<Option<Cancelled>>,
+}
+
+impl OpRecord {
+    /// Stops the operation; the first reason given stands.
+    pub fn kill(&self, why: Cancelled) {
+        self.why.lock().get_or_insert(why);
+        self.cancel.cancel();
+    }
+}
+
+/// The context handed down with every operation. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct OpContext {
+    pub record: Arc<OpRecord>,
+    /// When `maxTimeMS` runs out.
+    pub deadline: Option<Instant>,
+}
+
+impl OpContext {
+    /// A context for the router's own background work: never cancelled from outside.
+    pub fn background(command: &'static str) -> Self {
+        OpContext {
+            record: Arc::new(OpRecord {
+                id: 0,
+                client: Arc::new(ClientInfo::default()),
+                started: Instant::now(),
+                started_at: bson::DateTime::now(),
+                command,
+                namespace: parking_lot::Mutex::new(String::new()),
+                body: bytes::Bytes::new(),
+                cancel: CancellationToken::new(),
+                why: parking_lot::Mutex::new(None),
+            }),
+            deadline: None,
+        }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.record.id
+    }
+
+    pub fn cancel(&self) -> &CancellationToken {
+        &self.record.cancel
+    }
+
+    /// The same operation with a deadline `limit` from now, unless an earlier one stands.
+    pub fn with_limit(mut self, limit: Duration) -> Self {
+        let end = Instant::now() + limit;
+        self.deadline = Some(self.deadline.map_or(end, |d| d.min(end)));
+        self
+    }
+
+    /// Time left before the deadline; `None` without one.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline.map(|d| d.saturating_duration_since(Instant::now()))
+    }
+
+    /// The error to stop with, if the operation was cancelled or its time is up.
+    pub fn check(&self) -> Result<()> {
+        if self.record.cancel.is_cancelled() {
+            return Err(self.cancelled_error());
+        }
+        match self.deadline {
+            Some(d) if d <= Instant::now() => Err(Self::timeout_error()),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn cancelled_error(&self) -> Error {
+        match *self.record.why.lock() {
+            Some(Cancelled::ClientDisconnect) => {
+                Error::new(Code::ClientDisconnect, "The client closed its connection").from_router()
+            }
+            _ => Error::new(Code::Interrupted, "operation was interrupted").from_router(),
+        }
+    }
+
+    pub fn timeout_error() -> Error {
+        Error::new(Code::MaxTimeMSExpired, "operation exceeded time limit").from_router()
+    }
+}
+
+/// All operations that run now, by id.
+#[derive(Debug, Default)]
+pub struct OpRegistry {
+    running: DashMap<u32, Arc<OpRecord>>,
+    next: AtomicU32,
+    total: AtomicI64,
+}
+
+impl OpRegistry {
+    /// Registers an operation; it is listed until the returned guard is dropped.
+    pub fn start(
+        self: &Arc<Self>,
+        client: Arc<ClientInfo>,
+        command: &'static str,
+        body: bytes::Bytes,
+        deadline: Option<Instant>,
+    ) -> (OpContext, OpGuard) {
+        let id = self.next.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        self.total.fetch_add(1, Ordering::Relaxed);
+        let record = Arc::new(OpRecord {
+            id,
+            client,
+            started: Instant::now(),
+            started_at: bson::DateTime::now(),
+            command,
+            namespace: parking_lot::Mutex::new(String::new()),
+            body,
+            cancel: CancellationToken::new(),
+            why: parking_lot::Mutex::new(None),
+        });
+        self.running.insert(id, record.clone());
+        let guard = OpGuard { registry: self.clone(), id };
+        (OpContext { record, deadline }, guard)
+    }
+
+    /// Stops operation `id`; false if no such operation runs.
+    pub fn kill(&self, id: u32) -> bool {
+        let found = self.running.get(&id).map(|r| r.clone());
+        if let Some(record) = &found {
+            record.kill(Cancelled::Interrupted);
+        }
+        found.is_some()
+    }
+
+    /// The operations that run now, in no order.
+    pub fn list(&self) -> Vec<Arc<OpRecord>> {
+        self.running.iter().map(|r| r.value().clone()).collect()
+    }
+}
+
+/// Takes the operation off the list when dropped.
+#[derive(Debug)]
+pub struct OpGuard {
+    registry: Arc<OpRegistry>,
+    id: u32,
+}
+
+impl Drop for OpGuard {
+    fn drop(&mut self) {
+        self.registry.running.remove(&self.id);
+    }
+}
