@@ -53,3 +53,23 @@ pub fn is_true(value: RawBsonRef<'_>) -> bool {
         _ => true,
     }
 }
+
+/// Bytes seen as a document. Bytes that cannot be one (wrong length or end) give the empty document, so use it only
+/// where that has been checked, as the wire codec does for everything in a message.
+pub fn view(bytes: &[u8]) -> &RawDocument {
+    const EMPTY: &[u8] = &[5, 0, 0, 0, 0];
+    match RawDocument::from_bytes(bytes) {
+        Ok(doc) => doc,
+        Err(_) => RawDocument::from_bytes(EMPTY).unwrap_or_else(|_| unreachable!("five bytes are an empty document")),
+    }
+}
+
+/// The name of a document's first field.
+pub fn first_key(bytes: &[u8]) -> Option<&str> {
+    let rest = bytes.get(4..)?;
+    if *rest.first()? == 0 {
+        return None;
+    }
+    let name = &rest[1..];
+    std::str::from_utf8(&name[..name.iter().position(|b| *b == 0)?]).ok()
+}

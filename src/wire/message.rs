@@ -1,0 +1,282 @@
+//! Messages from clients and replies from shards: OP_MSG and what is wrapped in it.
+
+use std::borrow::Cow;
+
+use bson::{RawBsonRef, RawDocument};
+use bytes::{Buf, Bytes};
+use smallvec::SmallVec;
+
+use super::header::{HEADER_LEN, Header, OpCode, int32};
+use super::{Compressor, MAX_BSON_INTERNAL, MAX_MESSAGE, compress, legacy};
+use crate::bsonx;
+use crate::error::{Code, Error};
+
+/// The flag bits of an OP_MSG.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u32);
+
+impl Flags {
+    pub const NONE: Flags = Flags(0);
+    /// The message ends in a CRC-32C of everything before it.
+    pub const CHECKSUM_PRESENT: Flags = Flags(1);
+    /// Another message follows without a reply to this one (requests: no reply is wanted).
+    pub const MORE_TO_COME: Flags = Flags(1 << 1);
+    /// The client is ready for several replies to this request.
+    pub const EXHAUST_ALLOWED: Flags = Flags(1 << 16);
+
+    /// Bits 0–15 must be understood by the receiver; bits 16–31 may be ignored.
+    const REQUIRED: u32 = 0xffff;
+    const KNOWN_REQUIRED: u32 = 0b11;
+
+    pub fn has(self, flag: Flags) -> bool {
+        self.0 & flag.0 == flag.0
+    }
+
+    pub fn with(self, flag: Flags) -> Flags {
+        Flags(self.0 | flag.0)
+    }
+
+    pub fn without(self, flag: Flags) -> Flags {
+        Flags(self.0 & !flag.0)
+    }
+}
+
+/// A document sequence (section kind 1) of a message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sequence {
+    /// The field it stands for: `documents`, `updates`, `deletes`…
+    pub id: Cow<'static, str>,
+    /// The documents, one after the other; each one's length has been checked.
+    pub docs: Bytes,
+    /// How many documents there are.
+    pub count: usize,
+}
+
+/// One message: a command from a client, or a reply from a server.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub request_id: i32,
+    pub response_to: i32,
+    pub flags: Flags,
+    /// The command or reply document (section kind 0). Its length is right; what is inside has not been checked.
+    pub body: Bytes,
+    pub sequences: SmallVec<[Sequence; 1]>,
+    /// The compressor the sender used for this message.
+    pub compressor: Option<Compressor>,
+    /// It came as OP_QUERY and wants an OP_REPLY.
+    pub legacy: bool,
+}
+
+/// Why a frame is not a message, and what the sender deserves for it.
+#[derive(Clone, Debug)]
+pub enum Malformed {
+    /// The connection survives: answer `request_id` with the error.
+    Reply { request_id: i32, legacy: bool, error: Error },
+    /// The connection must be closed without a reply.
+    Close(Error),
+}
+
+impl From<Malformed> for Error {
+    fn from(malformed: Malformed) -> Self {
+        match malformed {
+            Malformed::Reply { error, .. } | Malformed::Close(error) => error,
+        }
+    }
+}
+
+impl Message {
+    /// The body as a document.
+    pub fn document(&self) -> &RawDocument {
+        bsonx::view(&self.body)
+    }
+
+    /// The name of the command: the first field of the body.
+    pub fn command(&self) -> Option<&str> {
+        bsonx::first_key(&self.body)
+    }
+
+    /// The documents under `name`: the sequence of that name, else the array field of the body.
+    pub fn documents(&self, name: &str) -> Documents<'_> {
+        match self.sequences.iter().find(|s| s.id == name) {
+            Some(sequence) => Documents::Sequence(&sequence.docs),
+            None => match bsonx::array(self.document(), name) {
+                Some(array) => Documents::Array(array.into_iter()),
+                None => Documents::Sequence(&[]),
+            },
+        }
+    }
+
+    /// How many documents [`Message::documents`] gives; `None` where there is neither sequence nor array.
+    pub fn document_count(&self, name: &str) -> Option<usize> {
+        match self.sequences.iter().find(|s| s.id == name) {
+            Some(sequence) => Some(sequence.count),
+            None => bsonx::array(self.document(), name).map(|array| array.into_iter().count()),
+        }
+    }
+
+    /// Whether the sender wants no reply.
+    pub fn unacknowledged(&self) -> bool {
+        self.flags.has(Flags::MORE_TO_COME)
+    }
+}
+
+/// The documents of a command's array or sequence; elements that are not documents are errors.
+pub enum Documents<'a> {
+    Sequence(&'a [u8]),
+    Array(bson::raw::RawArrayIter<'a>),
+}
+
+impl<'a> Iterator for Documents<'a> {
+    type Item = Result<&'a RawDocument, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Documents::Sequence(rest) => {
+                let length = usize::try_from(int32(rest, 0)?).ok()?;
+                let (doc, tail) = rest.split_at_checked(length)?;
+                *rest = tail;
+                Some(Ok(bsonx::view(doc)))
+            }
+            Documents::Array(elements) => Some(match elements.next()? {
+                Ok(RawBsonRef::Document(doc)) => Ok(doc),
+                Ok(_) => Err(Error::new(Code::TypeMismatch, "Every operation of the array must be a document")),
+                Err(e) => Err(e.into()),
+            }),
+        }
+    }
+}
+
+/// Reads one whole message (header included) as it came off the wire. The parts are slices of `frame`.
+pub fn decode(mut frame: Bytes) -> Result<Message, Malformed> {
+    let header =
+        Header::parse(&frame).ok_or_else(|| close(Code::ProtocolError, "A message is shorter than its header"))?;
+    if header.length < 0 || header.length as usize != frame.len() || frame.len() > MAX_MESSAGE {
+        return Err(close(Code::ProtocolError, "A message's length is not what its header says"));
+    }
+    match OpCode::from_i32(header.op_code) {
+        Some(OpCode::Msg) => op_msg(header, frame),
+        Some(OpCode::Compressed) => {
+            frame.advance(HEADER_LEN);
+            let (inner, payload, compressor) = compress::unwrap(header, &frame)?;
+            let mut message = match OpCode::from_i32(inner.op_code) {
+                Some(OpCode::Msg) => op_msg(inner, payload)?,
+                Some(OpCode::Query) => legacy::op_query(inner, payload)?,
+                _ => return Err(unsupported(inner.op_code)),
+            };
+            message.compressor = compressor;
+            Ok(message)
+        }
+        Some(OpCode::Query) => legacy::op_query(header, frame),
+        _ => Err(unsupported(header.op_code)),
+    }
+}
+
+/// Reads an OP_MSG; `frame` begins with the 16 bytes of the header.
+fn op_msg(header: Header, mut frame: Bytes) -> Result<Message, Malformed> {
+    let bits = int32(&frame, HEADER_LEN).ok_or_else(|| close(Code::ProtocolError, "An OP_MSG has no flags"))? as u32;
+    let flags = Flags(bits);
+    if bits & Flags::REQUIRED & !Flags::KNOWN_REQUIRED != 0 {
+        return Err(close(Code::ProtocolError, format!("The message has flag bits that are not known: {bits:#x}")));
+    }
+    if flags.has(Flags::CHECKSUM_PRESENT) {
+        let end = frame.len().checked_sub(4).filter(|end| *end >= HEADER_LEN + 4);
+        let end = end.ok_or_else(|| close(Code::ProtocolError, "A message is too short for its checksum"))?;
+        if int32(&frame, end) != Some(crc32c::crc32c(&frame[..end]) as i32) {
+            return Err(close(Code::ProtocolError, "A message's checksum does not match its bytes"));
+        }
+        frame.truncate(end);
+    }
+    frame.advance(HEADER_LEN + 4);
+    let mut message = Message {
+        request_id: header.request_id,
+        response_to: header.response_to,
+        flags,
+        body: Bytes::new(),
+        sequences: SmallVec::new(),
+        compressor: None,
+        legacy: false,
+    };
+    sections(&mut message, frame).map_err(|error| Malformed::Reply {
+        request_id: header.request_id,
+        legacy: false,
+        error,
+    })?;
+    Ok(message)
+}
+
+/// Reads the sections of an OP_MSG into `message`.
+fn sections(message: &mut Message, mut rest: Bytes) -> Result<(), Error> {
+    let mut has_body = false;
+    while let Some(&kind) = rest.first() {
+        rest.advance(1);
+        match kind {
+            0 => {
+                if has_body {
+                    return Err(Error::with_code(40430, "A message may have one body section only"));
+                }
+                let length = document_length(&rest, MAX_BSON_INTERNAL)?;
+                message.body = take(&mut rest, length);
+                has_body = true;
+            }
+            1 => message.sequences.push(sequence(&mut rest, &message.sequences)?),
+            _ => return Err(Error::with_code(40432, format!("A message section has unknown kind {kind}"))),
+        }
+    }
+    if has_body { Ok(()) } else { Err(Error::with_code(40587, "A message must have a body section")) }
+}
+
+/// Reads one document sequence off the front of `rest`.
+fn sequence(rest: &mut Bytes, earlier: &[Sequence]) -> Result<Sequence, Error> {
+    let bad = |what: &'static str| Error::new(Code::InvalidBSON, what);
+    let size = int32(rest, 0).and_then(|n| usize::try_from(n).ok()).filter(|n| *n >= 5 && *n <= rest.len());
+    let size = size.ok_or_else(|| bad("A document sequence's size does not fit the message"))?;
+    let mut section = take(rest, size);
+    section.advance(4);
+    let end = section.iter().position(|b| *b == 0).ok_or_else(|| bad("A document sequence's name has no end"))?;
+    let id = std::str::from_utf8(&section[..end]).map_err(|_| bad("A document sequence's name is not UTF-8"))?;
+    if earlier.iter().any(|s| s.id == id) {
+        return Err(Error::with_code(40431, format!("The document sequence '{id}' is there twice")));
+    }
+    let id = match id {
+        "documents" => Cow::Borrowed("documents"),
+        "updates" => Cow::Borrowed("updates"),
+        "deletes" => Cow::Borrowed("deletes"),
+        other => Cow::Owned(other.to_owned()),
+    };
+    section.advance(end + 1);
+    let (mut at, mut count) = (0, 0);
+    while at < section.len() {
+        at += document_length(&section[at..], MAX_BSON_INTERNAL)?;
+        count += 1;
+    }
+    Ok(Sequence { id, docs: section, count })
+}
+
+/// The length of the document at the start of `bytes`, checked against what is there, its end byte and `max`.
+fn document_length(bytes: &[u8], max: usize) -> Result<usize, Error> {
+    let length = int32(bytes, 0).and_then(|n| usize::try_from(n).ok()).filter(|n| *n >= 5 && *n <= bytes.len());
+    let length = length.ok_or_else(|| Error::new(Code::InvalidBSON, "A document's length does not fit its message"))?;
+    if length > max {
+        return Err(Error::new(
+            Code::BSONObjectTooLarge,
+            format!("A document of {length} bytes is larger than the {max} bytes allowed"),
+        ));
+    }
+    if bytes[length - 1] != 0 {
+        return Err(Error::new(Code::InvalidBSON, "A document does not end where its length says"));
+    }
+    Ok(length)
+}
+
+/// Splits `count` bytes off the front; where that is all, without a second handle on the buffer.
+fn take(rest: &mut Bytes, count: usize) -> Bytes {
+    if count == rest.len() { std::mem::take(rest) } else { rest.split_to(count) }
+}
+
+pub(super) fn close(code: Code, message: impl Into<Cow<'static, str>>) -> Malformed {
+    Malformed::Close(Error::new(code, message))
+}
+
+fn unsupported(op_code: i32) -> Malformed {
+    close(Code::ProtocolError, format!("Op code {op_code} is not supported; use OP_MSG"))
+}
