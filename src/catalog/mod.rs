@@ -1,1 +1,10 @@
-//! See ARCHITECTURE.md.
+//! The routing catalog: its documents, the stores that keep it, and the service that serves snapshots of it.
+
+pub mod model;
+mod service;
+pub mod snapshot;
+pub mod store;
+
+pub use model::{ChunkVersion, Namespace, ShardId, ShardInfo};
+pub use service::Catalog;
+pub use snapshot::{CollectionRouting, Snapshot};
