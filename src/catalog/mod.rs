@@ -4,6 +4,7 @@ pub mod model;
 mod service;
 pub mod snapshot;
 pub mod store;
+pub mod table;
 
 pub use model::{ChunkVersion, Namespace, ShardId, ShardInfo};
 pub use service::Catalog;

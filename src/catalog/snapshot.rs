@@ -7,30 +7,10 @@ use bson::oid::ObjectId;
 use bson::{DateTime, RawDocumentBuf, Timestamp, Uuid};
 
 use super::model::{ChunkVersion, CollectionInfo, DatabaseInfo, Namespace, ShardId, ShardInfo, TagInfo};
+pub use super::table::RoutingTable;
 use crate::bsonx;
 use crate::error::{Code, Error, Result};
-
-/// Stand-ins until `key::pattern` and `catalog::table` are there; then: `use` those instead.
-mod pending {
-    use super::ShardId;
-
-    #[derive(Clone, Debug)]
-    pub struct ShardKeyPattern;
-
-    #[derive(Clone, Debug)]
-    pub struct RoutingTable;
-
-    impl RoutingTable {
-        pub fn version(&self) -> (u32, u32) {
-            (0, 0)
-        }
-
-        pub fn owners(&self) -> &[ShardId] {
-            &[]
-        }
-    }
-}
-pub use pending::{RoutingTable, ShardKeyPattern};
+pub use crate::key::ShardKeyPattern;
 
 /// A sharded collection as requests see it.
 #[derive(Clone, Debug)]

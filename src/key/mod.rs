@@ -1,1 +1,12 @@
-//! See ARCHITECTURE.md.
+//! Shard keys: the total order of BSON values as bytes, the hash, the key pattern and the first chunks.
+//!
+//! Everything here is pure and synchronous. [`value`] views BSON without copying, [`order`] turns values into
+//! bytes that compare like the values, [`hash`] is MongoDB's hashed index function, [`pattern`] is a collection's
+//! shard key, [`initial`] cuts the first chunks of a new sharded collection.
+
+pub mod hash;
+pub mod initial;
+pub mod order;
+pub mod pattern;
+
+pub use pattern::{KeyField, KeyKind, ShardKeyPattern};
