@@ -1,7 +1,7 @@
 //! One client operation while it runs: its deadline, its cancellation, and what `currentOp` shows of it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
@@ -42,6 +42,8 @@ pub struct OpRecord {
     pub body: bytes::Bytes,
     pub cancel: CancellationToken,
     why: parking_lot::Mutex<Option<Cancelled>>,
+    /// The largest `operationTime` among the shards' replies, packed (see `router::clock`).
+    pub operation_time: AtomicU64,
 }
 
 impl OpRecord {
@@ -74,6 +76,7 @@ impl OpContext {
                 body: bytes::Bytes::new(),
                 cancel: CancellationToken::new(),
                 why: parking_lot::Mutex::new(None),
+                operation_time: AtomicU64::new(0),
             }),
             deadline: None,
         }
@@ -153,6 +156,7 @@ impl OpRegistry {
             body,
             cancel: CancellationToken::new(),
             why: parking_lot::Mutex::new(None),
+                operation_time: AtomicU64::new(0),
         });
         self.running.insert(id, record.clone());
         let guard = OpGuard { registry: self.clone(), id };

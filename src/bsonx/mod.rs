@@ -1,5 +1,6 @@
 //! Small helpers over raw BSON: typed look-ups by name that never decode what they do not need.
 
+use bson::spec::ElementType;
 use bson::{RawArray, RawBsonRef, RawDocument};
 
 /// The first field called `key`, if the document is well-formed up to it.
@@ -72,4 +73,31 @@ pub fn first_key(bytes: &[u8]) -> Option<&str> {
     }
     let name = &rest[1..];
     std::str::from_utf8(&name[..name.iter().position(|b| *b == 0)?]).ok()
+}
+
+/// The name of a BSON type in MongoDB's error messages (`int`, `objectId`, …).
+pub fn type_name(kind: ElementType) -> &'static str {
+    match kind {
+        ElementType::Double => "double",
+        ElementType::String => "string",
+        ElementType::EmbeddedDocument => "object",
+        ElementType::Array => "array",
+        ElementType::Binary => "binData",
+        ElementType::Undefined => "undefined",
+        ElementType::ObjectId => "objectId",
+        ElementType::Boolean => "bool",
+        ElementType::DateTime => "date",
+        ElementType::Null => "null",
+        ElementType::RegularExpression => "regex",
+        ElementType::DbPointer => "dbPointer",
+        ElementType::JavaScriptCode => "javascript",
+        ElementType::Symbol => "symbol",
+        ElementType::JavaScriptCodeWithScope => "javascriptWithScope",
+        ElementType::Int32 => "int",
+        ElementType::Timestamp => "timestamp",
+        ElementType::Int64 => "long",
+        ElementType::Decimal128 => "decimal",
+        ElementType::MaxKey => "maxKey",
+        ElementType::MinKey => "minKey",
+    }
 }

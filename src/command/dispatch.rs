@@ -1,0 +1,140 @@
+//! From a decoded message to a reply.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::{RawDocument, RawDocumentBuf, cstr};
+
+use super::failpoint::Action;
+use super::{Ctx, Generic, Reply, Request, table};
+use crate::conn::ConnState;
+use crate::error::{Code, Error, Result};
+use crate::op::{OpContext, OpGuard};
+use crate::router::Router;
+use crate::wire::Message;
+
+/// A command that was found, scanned and registered, but does not run yet. The connection keeps its
+/// [`OpContext`] so that it can cancel it when the client goes away.
+pub struct Prepared {
+    ctx: Ctx,
+    request: Request,
+    _guard: OpGuard,
+}
+
+/// What the connection has to do with the outcome.
+pub enum Outcome {
+    Reply(Reply),
+    /// A failpoint asks to drop the connection without a reply.
+    CloseConnection,
+}
+
+/// Finds the command and reads its generic arguments.
+///
+/// # Errors
+/// The finished error reply where the command is unknown or its generic arguments are bad.
+pub fn prepare(
+    router: &Arc<Router>,
+    conn: &Arc<ConnState>,
+    message: Message,
+) -> std::result::Result<Prepared, Box<Reply>> {
+    match try_prepare(router, conn, message) {
+        Ok(prepared) => Ok(prepared),
+        Err(error) => {
+            router.stats.count_command("<unknown>", false, Duration::ZERO);
+            Err(Box::new(router.clock.finish(None, Reply::doc(error.to_reply()))))
+        }
+    }
+}
+
+fn try_prepare(router: &Arc<Router>, conn: &Arc<ConnState>, message: Message) -> Result<Prepared> {
+    let body = message.document();
+    let name = match body.iter_elements().next() {
+        Some(first) => first?.key().as_str(),
+        None => return Err(Error::new(Code::CommandNotFound, "no such command: ''")),
+    };
+    let Some(spec) = table::lookup(name) else {
+        return Err(Error::new(Code::CommandNotFound, format!("no such command: '{name}'")));
+    };
+    let generic = Generic::scan(body)?;
+    let deadline = generic.max_time_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+    let (op, guard) = router.ops.start(conn.info.clone(), spec.name, message.body.clone(), deadline);
+    let request = Request { message, spec, generic };
+    let ctx = Ctx { router: router.clone(), conn: conn.clone(), op, snapshot: router.catalog.snapshot() };
+    Ok(Prepared { ctx, request, _guard: guard })
+}
+
+impl Prepared {
+    pub fn op(&self) -> &OpContext {
+        &self.ctx.op
+    }
+
+    /// Runs the command. Every failure becomes an error reply.
+    pub async fn run(self) -> Outcome {
+        let Prepared { ctx, request, _guard } = &self;
+        let started = Instant::now();
+        let write_concern_error = match ctx.router.failpoints.check(request, ctx).await {
+            Action::Go => None,
+            Action::CloseConnection => return Outcome::CloseConnection,
+            Action::WriteConcernError(doc) => Some(doc),
+            Action::Fail(error) => return Outcome::Reply(ctx.finish_error(request, &error)),
+        };
+        let result = match check_allowed(ctx, request) {
+            Ok(()) => (request.spec.run)(ctx, request).await,
+            Err(error) => Err(error),
+        };
+        ctx.router.stats.count_command(request.spec.name, result.is_ok(), started.elapsed());
+        let reply = match result {
+            Ok(reply) => match write_concern_error {
+                Some(doc) => ctx.router.clock.finish(Some(&ctx.op), with_write_concern_error(reply, &doc)),
+                None => ctx.router.clock.finish(Some(&ctx.op), reply),
+            },
+            Err(error) => ctx.finish_error(request, &error),
+        };
+        Outcome::Reply(reply)
+    }
+}
+
+/// Runs one command from beginning to end; for callers that need no cancellation.
+pub async fn dispatch(router: &Arc<Router>, conn: &Arc<ConnState>, message: Message) -> Outcome {
+    match prepare(router, conn, message) {
+        Ok(prepared) => prepared.run().await,
+        Err(reply) => Outcome::Reply(*reply),
+    }
+}
+
+fn check_allowed(ctx: &Ctx, request: &Request) -> Result<()> {
+    ctx.op.check()?;
+    let spec = request.spec;
+    if spec.admin_only && request.db() != "admin" {
+        return Err(Error::new(
+            Code::Unauthorized,
+            format!("{} may only be run against the admin database.", spec.name),
+        ));
+    }
+    if request.db().is_empty() || request.db().contains(['.', '$', ' ', '/', '\\', '"', '\0']) && request.db() != "$external" {
+        return Err(Error::new(
+            Code::InvalidNamespace,
+            format!("Invalid namespace specified '{}.$cmd'", request.db()),
+        ));
+    }
+    Ok(())
+}
+
+fn with_write_concern_error(reply: Reply, error: &RawDocument) -> Reply {
+    let Ok(body) = reply.document() else { return reply };
+    let mut doc = body.to_raw_document_buf();
+    doc.append(cstr!("writeConcernError"), error.to_raw_document_buf());
+    Reply { body: bytes::Bytes::from(doc.into_bytes()), more_to_come: reply.more_to_come }
+}
+
+impl Ctx {
+    fn finish_error(&self, request: &Request, error: &Error) -> Reply {
+        if error.is(Code::InternalError) {
+            tracing::error!(command = request.spec.name, op = self.op.id(), %error, "command failed inside the router");
+        } else {
+            tracing::debug!(command = request.spec.name, op = self.op.id(), %error, "command failed");
+        }
+        let doc: RawDocumentBuf = error.to_reply();
+        self.router.clock.finish(Some(&self.op), Reply::doc(doc))
+    }
+}

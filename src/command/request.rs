@@ -1,0 +1,194 @@
+//! A client's command with its generic arguments read in one scan.
+
+use bson::raw::RawBsonRef;
+use bson::{RawArray, RawDocument};
+
+use super::CommandSpec;
+use crate::bsonx;
+use crate::catalog::model::Namespace;
+use crate::error::{Code, Error, Result};
+use crate::wire::Message;
+
+/// The arguments every command may carry. Offsets point into the body, nothing is copied.
+#[derive(Clone, Debug, Default)]
+pub struct Generic {
+    db: (usize, usize),
+    /// Milliseconds; 0 or missing means no limit.
+    pub max_time_ms: Option<u64>,
+    pub has_lsid: bool,
+    pub txn_number: Option<i64>,
+    /// `autocommit: false` marks a statement of a multi-document transaction.
+    pub in_transaction: bool,
+    pub start_transaction: bool,
+    pub has_write_concern: bool,
+    pub has_read_concern: bool,
+    pub has_read_preference: bool,
+    pub has_comment: bool,
+}
+
+/// One command of a client.
+pub struct Request {
+    pub message: Message,
+    pub spec: &'static CommandSpec,
+    pub generic: Generic,
+}
+
+impl Generic {
+    /// Reads the generic arguments of `body` in one pass.
+    ///
+    /// # Errors
+    /// InvalidBSON for a malformed body, FailedToParse/BadValue/TypeMismatch for bad generic arguments, 40571 without `$db`.
+    pub fn scan(body: &RawDocument) -> Result<Generic> {
+        let mut generic = Generic::default();
+        let base = body.as_bytes().as_ptr() as usize;
+        let mut has_db = false;
+        for element in body.iter_elements() {
+            let element = element?;
+            match element.key().as_str() {
+                "$db" => {
+                    let RawBsonRef::String(db) = element.value()? else {
+                        return Err(Error::new(Code::TypeMismatch, "Field '$db' must be a string"));
+                    };
+                    generic.db = (db.as_ptr() as usize - base, db.len());
+                    has_db = true;
+                }
+                "maxTimeMS" => generic.max_time_ms = max_time(element.value()?)?,
+                "lsid" => generic.has_lsid = true,
+                "txnNumber" => generic.txn_number = bsonx::as_int(element.value()?),
+                "autocommit" => generic.in_transaction = !bsonx::is_true(element.value()?),
+                "startTransaction" => generic.start_transaction = bsonx::is_true(element.value()?),
+                "writeConcern" => generic.has_write_concern = true,
+                "readConcern" => generic.has_read_concern = true,
+                "$readPreference" => generic.has_read_preference = true,
+                "comment" => generic.has_comment = true,
+                _ => {}
+            }
+        }
+        if !has_db {
+            return Err(Error::with_code(40571, "OP_MSG requests require a $db argument"));
+        }
+        Ok(generic)
+    }
+}
+
+fn max_time(value: RawBsonRef<'_>) -> Result<Option<u64>> {
+    let n = match value {
+        RawBsonRef::Double(d) if d.fract() != 0.0 => {
+            return Err(Error::new(Code::BadValue, "maxTimeMS has non-integral value"));
+        }
+        other => {
+            bsonx::as_int(other).ok_or_else(|| Error::new(Code::BadValue, "maxTimeMS must be a number"))?
+        }
+    };
+    match n {
+        0 => Ok(None),
+        1..=2_147_483_647 => Ok(Some(n as u64)),
+        _ => Err(Error::new(Code::BadValue, format!("{n} value for maxTimeMS is out of range"))),
+    }
+}
+
+impl Request {
+    pub fn body(&self) -> &RawDocument {
+        self.message.document()
+    }
+
+    pub fn db(&self) -> &str {
+        let (start, len) = self.generic.db;
+        // The range was taken from a checked string of this very body.
+        std::str::from_utf8(&self.message.body[start..start + len]).unwrap_or("")
+    }
+
+    /// The value of the command's own field (`{find: <this>, …}`).
+    pub fn argument(&self) -> Result<RawBsonRef<'_>> {
+        match self.body().iter_elements().next() {
+            Some(element) => Ok(element?.value()?),
+            None => Err(Error::new(Code::FailedToParse, "The command is empty")),
+        }
+    }
+
+    /// The namespace of a command on a collection: `$db` and the command's own string.
+    ///
+    /// # Errors
+    /// InvalidNamespace (73) where the name is empty or not a legal collection name, or not a string.
+    pub fn namespace(&self) -> Result<Namespace> {
+        match self.argument()? {
+            RawBsonRef::String(coll) => Namespace::checked(self.db(), coll),
+            other => Err(Error::new(
+                Code::InvalidNamespace,
+                format!("collection name has invalid type {}", bsonx::type_name(other.element_type())),
+            )),
+        }
+    }
+
+    /// The full name that an admin command names in its own field (`{shardCollection: "db.coll"}`).
+    pub fn full_namespace(&self) -> Result<Namespace> {
+        match self.argument()? {
+            RawBsonRef::String(full) => Namespace::parse(full),
+            other => Err(Error::new(
+                Code::TypeMismatch,
+                format!(
+                    "The '{}' command takes a namespace string, not {}",
+                    self.spec.name,
+                    bsonx::type_name(other.element_type())
+                ),
+            )),
+        }
+    }
+
+    pub fn get(&self, key: &str) -> Option<RawBsonRef<'_>> {
+        bsonx::get(self.body(), key)
+    }
+
+    /// A sub-document argument; TypeMismatch (14) if it is something else.
+    pub fn doc_arg(&self, key: &str) -> Result<Option<&RawDocument>> {
+        match self.get(key) {
+            None | Some(RawBsonRef::Null) => Ok(None),
+            Some(RawBsonRef::Document(d)) => Ok(Some(d)),
+            Some(other) => Err(self.wrong_type(key, other, "object")),
+        }
+    }
+
+    pub fn array_arg(&self, key: &str) -> Result<Option<&RawArray>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(RawBsonRef::Array(a)) => Ok(Some(a)),
+            Some(other) => Err(self.wrong_type(key, other, "array")),
+        }
+    }
+
+    pub fn str_arg(&self, key: &str) -> Result<Option<&str>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(RawBsonRef::String(s)) => Ok(Some(s)),
+            Some(other) => Err(self.wrong_type(key, other, "string")),
+        }
+    }
+
+    pub fn bool_arg(&self, key: &str) -> Result<Option<bool>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(v @ (RawBsonRef::Boolean(_) | RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::Double(_))) => {
+                Ok(Some(bsonx::is_true(v)))
+            }
+            Some(other) => Err(self.wrong_type(key, other, "bool")),
+        }
+    }
+
+    pub fn int_arg(&self, key: &str) -> Result<Option<i64>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(v) => bsonx::as_int(v).map(Some).ok_or_else(|| self.wrong_type(key, v, "number")),
+        }
+    }
+
+    fn wrong_type(&self, key: &str, value: RawBsonRef<'_>, expected: &str) -> Error {
+        Error::new(
+            Code::TypeMismatch,
+            format!(
+                "BSON field '{}.{key}' is the wrong type '{}', expected type '{expected}'",
+                self.spec.name,
+                bsonx::type_name(value.element_type())
+            ),
+        )
+    }
+}
