@@ -3,58 +3,29 @@
 pub mod clock;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bson::RawDocumentBuf;
 use bson::oid::ObjectId;
+use parking_lot::RwLock;
+use tokio_util::sync::CancellationToken;
 
 use crate::catalog::Catalog;
 use crate::catalog::model::ShardId;
 use crate::catalog::snapshot::Snapshot;
 use crate::command::FailPoints;
+use crate::config::{CatalogConfig, Config, Parameters};
+use crate::conn::Listener;
 use crate::cursor::CursorRegistry;
 use crate::error::Result;
 use crate::op::OpRegistry;
-use crate::shard::ShardRegistry;
+use crate::shard::{ShardRegistry, ShardSettings};
 use crate::stats::Stats;
 
 use clock::ClusterClock;
 
 /// The name under which the catalog's replica set stands among the shards.
 pub const CONFIG_SHARD: &str = "config";
-
-/// Where the catalog is kept.
-#[derive(Clone, Debug)]
-pub enum CatalogLocation {
-    /// One redb file, one router.
-    Embedded(PathBuf),
-    /// `set/host:port,…` of a replica set that several routers share.
-    ReplicaSet(String),
-}
-
-/// Settings of one router, after the command line and the file were merged.
-#[derive(Clone, Debug)]
-pub struct RouterOptions {
-    /// Addresses to listen on; port 0 picks a free one.
-    pub listen: Vec<SocketAddr>,
-    pub catalog: CatalogLocation,
-    /// The keyFile's content without white space; authenticates this router to shards.
-    pub key: Option<Arc<str>>,
-    /// `enableTestCommands`.
-    pub test_commands: bool,
-    pub max_incoming_connections: usize,
-    /// Compressors offered to clients, in the router's order.
-    pub compressors: Vec<String>,
-    /// The command line, for `getCmdLineOpts`.
-    pub argv: Vec<String>,
-    /// The parsed settings as mongos reports them, for `getCmdLineOpts`.
-    pub parsed: RawDocumentBuf,
-    pub shard: crate::shard::ShardOptions,
-    /// Idle cursors die after this many milliseconds (`cursorTimeoutMillis`).
-    pub cursor_timeout_ms: u64,
-}
 
 /// Who this process is.
 #[derive(Clone, Debug)]
@@ -67,9 +38,18 @@ pub struct Identity {
     pub started_at: bson::DateTime,
 }
 
+impl Identity {
+    /// `host:port`, as `serverStatus` and `config.mongos` name the router.
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.hostname, self.port)
+    }
+}
+
 pub struct Router {
-    pub options: RouterOptions,
+    pub config: Config,
     pub identity: Identity,
+    /// The server parameters in effect; `setParameter` changes them.
+    pub parameters: RwLock<Parameters>,
     pub catalog: Arc<Catalog>,
     pub shards: Arc<ShardRegistry>,
     pub ops: Arc<OpRegistry>,
@@ -77,41 +57,89 @@ pub struct Router {
     pub stats: Arc<Stats>,
     pub clock: ClusterClock,
     pub failpoints: FailPoints,
+    /// Cancelled when the process is to stop: background work ends, connections are closed.
+    pub shutdown: CancellationToken,
+}
+
+/// A router that serves clients.
+pub struct Running {
+    pub router: Arc<Router>,
+    /// Where it listens, ports resolved.
+    pub addresses: Vec<SocketAddr>,
+    serving: tokio::task::JoinHandle<()>,
 }
 
 impl Router {
-    /// Opens the catalog and connects to its shards; does not listen yet.
+    /// Binds the addresses, opens the catalog, and serves clients until [`Running::stop`].
     ///
     /// # Errors
-    /// Whatever keeps the catalog from being opened: a file in use, a replica set that cannot be reached.
-    pub async fn open(options: RouterOptions, identity: Identity) -> Result<Arc<Router>> {
-        let shards = ShardRegistry::new(options.shard.clone(), options.key.clone());
-        let stats = Arc::new(Stats::default());
-        let catalog = Catalog::open(&options.catalog, shards.clone(), &identity).await?;
-        shards.sync(&catalog.snapshot());
-        Ok(Arc::new(Router {
-            cursors: CursorRegistry::new(options.cursor_timeout_ms),
-            ops: Arc::new(OpRegistry::default()),
-            clock: ClusterClock::default(),
-            failpoints: FailPoints::default(),
-            options,
-            identity,
-            catalog,
-            shards,
-            stats,
-        }))
+    /// An address in use; whatever keeps the catalog from being opened: a file in use, a replica set that cannot be reached.
+    pub async fn start(config: Config) -> Result<Running> {
+        let listener = Listener::bind(&config.net).await?;
+        let addresses = listener.addresses();
+        let port = addresses.first().map_or(config.net.port, SocketAddr::port);
+        let router = Self::open(config, port).await?;
+        let serving = tokio::spawn(listener.serve(router.clone()));
+        Ok(Running { router, addresses, serving })
     }
 
-    /// `host:port`, as `serverStatus` and `config.mongos` name this router.
-    pub fn name(&self) -> String {
-        format!("{}:{}", self.identity.hostname, self.identity.port)
+    /// Opens the catalog and connects to the shards; does not listen.
+    async fn open(config: Config, port: u16) -> Result<Arc<Router>> {
+        let identity = Identity {
+            hostname: config.net.advertised_host.clone().unwrap_or_else(host_name),
+            port,
+            process_id: ObjectId::new(),
+            started: Instant::now(),
+            started_at: bson::DateTime::now(),
+        };
+        let shards = ShardRegistry::new(ShardSettings::from_config(&config)?);
+        if let Some(host) = config.catalog.config_db() {
+            shards.set_config(&host)?;
+        }
+        let shutdown = CancellationToken::new();
+        let catalog = Catalog::open(&config, &identity, shards.clone(), shutdown.clone()).await?;
+        Ok(Arc::new(Router {
+            parameters: RwLock::new(config.parameters.clone()),
+            ops: Arc::new(OpRegistry::default()),
+            cursors: CursorRegistry::new(),
+            stats: Arc::new(Stats::default()),
+            clock: ClusterClock::default(),
+            failpoints: FailPoints::default(),
+            identity,
+            config,
+            catalog,
+            shards,
+            shutdown,
+        }))
     }
 
     /// Where the `admin` database lives: the catalog's replica set, or the first shard by name.
     pub fn home_of_admin(&self, snapshot: &Snapshot) -> Option<ShardId> {
-        match self.options.catalog {
-            CatalogLocation::ReplicaSet(_) => Some(ShardId::from(CONFIG_SHARD)),
-            CatalogLocation::Embedded(_) => snapshot.shards.keys().next().cloned(),
+        match self.config.catalog {
+            CatalogConfig::ReplicaSet { .. } => Some(ShardId::from(CONFIG_SHARD)),
+            CatalogConfig::Embedded { .. } => snapshot.shards.keys().next().cloned(),
         }
     }
+
+    pub fn test_commands(&self) -> bool {
+        self.parameters.read().bool("enableTestCommands")
+    }
+}
+
+impl Running {
+    /// Stops serving: connections are closed, the router's entry in the catalog is left to age.
+    pub async fn stop(self) {
+        self.router.shutdown.cancel();
+        if let Err(e) = self.serving.await {
+            tracing::warn!(error = %e, "the listener ended abnormally");
+        }
+    }
+}
+
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map(|s| s.trim().to_owned())
+        .ok()
+        .filter(|s| !s.is_empty())
+        .unwrap_or_else(|| "localhost".to_owned())
 }

@@ -18,7 +18,7 @@ fn ping<'a>(_: &'a Ctx, _: &'a Request) -> BoxFuture<'a, Result<Reply>> {
 
 fn configure_fail_point<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
     Box::pin(async move {
-        if !ctx.router.options.test_commands {
+        if !ctx.router.test_commands() {
             return Err(Error::new(
                 Code::CommandNotFound,
                 "no such command: 'configureFailPoint' (start the router with setParameter enableTestCommands=1)",

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 /// All cursors clients hold open on this router.
-#[derive(Debug)]
-pub struct CursorRegistry {
-    pub timeout_ms: u64,
-}
+#[derive(Debug, Default)]
+pub struct CursorRegistry {}
 
 impl CursorRegistry {
-    pub fn new(timeout_ms: u64) -> Arc<Self> {
-        Arc::new(CursorRegistry { timeout_ms })
+    pub fn new() -> Arc<Self> {
+        Arc::new(CursorRegistry::default())
     }
 }
