@@ -122,8 +122,8 @@ fn check_allowed(ctx: &Ctx, request: &Request) -> Result<()> {
 
 fn with_write_concern_error(reply: Reply, error: &RawDocument) -> Reply {
     let Ok(body) = reply.document() else { return reply };
-    let mut doc = body.to_raw_document_buf();
-    doc.append(cstr!("writeConcernError"), error.to_raw_document_buf());
+    let mut doc = body.to_owned();
+    doc.append(cstr!("writeConcernError"), error.to_owned());
     Reply { body: bytes::Bytes::from(doc.into_bytes()), more_to_come: reply.more_to_come }
 }
 

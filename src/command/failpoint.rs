@@ -62,7 +62,7 @@ impl FailPoints {
         *slot = mode.map(|mode| FailCommand {
             mode,
             entered: before,
-            data: data.map(RawDocument::to_raw_document_buf).unwrap_or_default(),
+            data: data.map(RawDocument::to_owned).unwrap_or_default(),
         });
         self.active.store(slot.is_some(), Ordering::Release);
         Ok(before)
@@ -179,7 +179,7 @@ fn action(data: &RawDocument) -> Action {
         return Action::Fail(Error::from_reply("", &reply).from_router());
     }
     match bsonx::doc(data, "writeConcernError") {
-        Some(doc) => Action::WriteConcernError(doc.to_raw_document_buf()),
+        Some(doc) => Action::WriteConcernError(doc.to_owned()),
         None => Action::Go,
     }
 }

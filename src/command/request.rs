@@ -112,7 +112,7 @@ impl Request {
     /// InvalidNamespace (73) where the name is empty or not a legal collection name, or not a string.
     pub fn namespace(&self) -> Result<Namespace> {
         match self.argument()? {
-            RawBsonRef::String(coll) => Namespace::checked(self.db(), coll),
+            RawBsonRef::String(coll) => Namespace::new(self.db(), coll),
             other => Err(Error::new(
                 Code::InvalidNamespace,
                 format!("collection name has invalid type {}", bsonx::type_name(other.element_type())),

@@ -55,7 +55,7 @@ impl ClusterClock {
         }
         let mut slot = self.document.write();
         if self.newest.fetch_max(packed, Ordering::AcqRel) < packed {
-            *slot = Some(doc.to_raw_document_buf());
+            *slot = Some(doc.to_owned());
         }
     }
 
