@@ -1,1 +1,14 @@
-//! See ARCHITECTURE.md.
+//! The shards as the router sees them: replica sets whose members are watched, pooled and sent commands.
+//!
+//! [`Shard::run`] selects a member, takes a connection from its pool, and writes and reads on it in the caller's own
+//! task. See ARCHITECTURE.md.
+
+mod read_preference;
+mod registry;
+mod run;
+mod types;
+
+pub use read_preference::{MIN_MAX_STALENESS, Mode, ReadPreference, TagSet};
+pub use registry::{ShardRegistry, ShardSettings};
+pub use run::Shard;
+pub use types::{Retryable, ServerId, ShardId, ShardReply};

@@ -1,0 +1,183 @@
+//! `$readPreference`: which member of each shard may serve a command.
+
+use std::time::Duration;
+
+use bson::{RawBsonRef, RawDocument};
+
+use crate::bsonx;
+use crate::error::{Code, Error, Result};
+
+/// The smallest `maxStalenessSeconds` that makes sense (server selection specification).
+pub const MIN_MAX_STALENESS: Duration = Duration::from_secs(90);
+
+/// The five modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    #[default]
+    Primary,
+    PrimaryPreferred,
+    Secondary,
+    SecondaryPreferred,
+    Nearest,
+}
+
+impl Mode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Mode::Primary => "primary",
+            Mode::PrimaryPreferred => "primaryPreferred",
+            Mode::Secondary => "secondary",
+            Mode::SecondaryPreferred => "secondaryPreferred",
+            Mode::Nearest => "nearest",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "primary" => Mode::Primary,
+            "primaryPreferred" => Mode::PrimaryPreferred,
+            "secondary" => Mode::Secondary,
+            "secondaryPreferred" => Mode::SecondaryPreferred,
+            "nearest" => Mode::Nearest,
+            _ => return None,
+        })
+    }
+}
+
+/// A set of `name: value` pairs that a member must carry all of; the empty set is carried by every member.
+pub type TagSet = Vec<(String, String)>;
+
+/// A parsed read preference. `Default` is `primary`.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ReadPreference {
+    pub mode: Mode,
+    /// Tried in order; the first that any eligible member carries decides. Empty = any member.
+    pub tag_sets: Vec<TagSet>,
+    pub max_staleness: Option<Duration>,
+}
+
+impl ReadPreference {
+    pub const PRIMARY: ReadPreference =
+        ReadPreference { mode: Mode::Primary, tag_sets: Vec::new(), max_staleness: None };
+
+    /// A preference of `mode` alone.
+    pub const fn mode(mode: Mode) -> Self {
+        ReadPreference { mode, tag_sets: Vec::new(), max_staleness: None }
+    }
+
+    pub fn is_primary(&self) -> bool {
+        self.mode == Mode::Primary
+    }
+
+    /// The `$readPreference` of a command's body; `primary` where it has none.
+    pub fn from_command(body: &RawDocument) -> Result<Self> {
+        match bsonx::get(body, "$readPreference") {
+            None => Ok(Self::PRIMARY),
+            Some(RawBsonRef::Document(doc)) => Self::parse(doc),
+            Some(_) => Err(Error::new(Code::TypeMismatch, "$readPreference has to be a document")),
+        }
+    }
+
+    /// Parses `{mode, tags?, maxStalenessSeconds?, hedge?}`; `hedge` is ignored.
+    pub fn parse(doc: &RawDocument) -> Result<Self> {
+        let text = match bsonx::get(doc, "mode") {
+            Some(RawBsonRef::String(text)) => text,
+            Some(_) => return Err(Error::new(Code::TypeMismatch, "$readPreference.mode has to be a string")),
+            None => return Err(Error::new(Code::NoSuchKey, "$readPreference has to have a mode")),
+        };
+        let mode = Mode::parse(text).ok_or_else(|| {
+            Error::new(Code::FailedToParse, format!("'{text}' is not a read preference mode: use primary, primaryPreferred, secondary, secondaryPreferred or nearest"))
+        })?;
+        let tag_sets = match bsonx::get(doc, "tags") {
+            None => Vec::new(),
+            Some(RawBsonRef::Array(list)) => {
+                let mut sets = Vec::new();
+                for set in list.into_iter() {
+                    let Some(set) = set?.as_document() else {
+                        return Err(Error::new(Code::TypeMismatch, "each entry of $readPreference.tags has to be a document"));
+                    };
+                    sets.push(parse_tag_set(set)?);
+                }
+                sets
+            }
+            Some(_) => return Err(Error::new(Code::TypeMismatch, "$readPreference.tags has to be an array of documents")),
+        };
+        let max_staleness = match bsonx::get(doc, "maxStalenessSeconds") {
+            None => None,
+            Some(value) => parse_staleness(value)?,
+        };
+        if mode == Mode::Primary {
+            if tag_sets.iter().any(|set| !set.is_empty()) {
+                return Err(Error::new(Code::BadValue, "read preference primary takes no tags: only one member can serve it"));
+            }
+            if max_staleness.is_some() {
+                return Err(Error::new(Code::BadValue, "read preference primary takes no maxStalenessSeconds: the primary is never stale"));
+            }
+        }
+        Ok(ReadPreference { mode, tag_sets: if mode == Mode::Primary { Vec::new() } else { tag_sets }, max_staleness })
+    }
+}
+
+fn parse_tag_set(set: &RawDocument) -> Result<TagSet> {
+    let mut tags = TagSet::new();
+    for entry in set.iter() {
+        let (key, value) = entry?;
+        let Some(value) = value.as_str() else {
+            return Err(Error::new(Code::TypeMismatch, "the values of $readPreference.tags have to be strings"));
+        };
+        tags.push((key.as_str().to_owned(), value.to_owned()));
+    }
+    Ok(tags)
+}
+
+fn parse_staleness(value: RawBsonRef<'_>) -> Result<Option<Duration>> {
+    let Some(seconds) = bsonx::as_int(value) else {
+        return Err(Error::new(Code::TypeMismatch, "$readPreference.maxStalenessSeconds has to be a number"));
+    };
+    // -1 is how drivers write "no limit"; the server takes 0 for the same.
+    match seconds {
+        -1 | 0 => Ok(None),
+        n if n >= MIN_MAX_STALENESS.as_secs() as i64 => Ok(Some(Duration::from_secs(n as u64))),
+        n => Err(Error::new(
+            Code::MaxStalenessOutOfRange,
+            format!("maxStalenessSeconds has to be at least {} and is {n}", MIN_MAX_STALENESS.as_secs()),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use bson::rawdoc;
+
+    fn code(doc: bson::RawDocumentBuf) -> i32 {
+        ReadPreference::parse(&doc).unwrap_err().code()
+    }
+
+    #[test]
+    fn parses_modes_tags_and_staleness() {
+        let p = ReadPreference::parse(&rawdoc! {"mode": "nearest", "tags": [{"dc": "a", "use": "x"}, {}], "maxStalenessSeconds": 120}).unwrap();
+        assert_eq!(p.mode, Mode::Nearest);
+        assert_eq!(p.tag_sets, vec![vec![("dc".into(), "a".into()), ("use".into(), "x".into())], vec![]]);
+        assert_eq!(p.max_staleness, Some(Duration::from_secs(120)));
+        let body = rawdoc! {"find": "c", "$db": "d"};
+        assert_eq!(ReadPreference::from_command(&body).unwrap(), ReadPreference::PRIMARY);
+        let body = rawdoc! {"find": "c", "$db": "d", "$readPreference": {"mode": "secondary", "hedge": {"enabled": true}}};
+        assert_eq!(ReadPreference::from_command(&body).unwrap(), ReadPreference::mode(Mode::Secondary));
+    }
+
+    #[test]
+    fn refuses_nonsense() {
+        assert_eq!(code(rawdoc! {"mode": "first"}), 9);
+        assert_eq!(code(rawdoc! {"mode": 1}), 14);
+        assert_eq!(code(rawdoc! {}), 4);
+        assert_eq!(code(rawdoc! {"mode": "nearest", "maxStalenessSeconds": 89}), 160);
+        assert_eq!(code(rawdoc! {"mode": "nearest", "maxStalenessSeconds": -2}), 160);
+        assert_eq!(code(rawdoc! {"mode": "nearest", "tags": {}}), 14);
+        assert_eq!(code(rawdoc! {"mode": "primary", "tags": [{"a": "b"}]}), 2);
+        assert_eq!(code(rawdoc! {"mode": "primary", "maxStalenessSeconds": 100}), 2);
+        assert!(ReadPreference::parse(&rawdoc! {"mode": "primary", "tags": [{}]}).is_ok());
+        assert!(ReadPreference::parse(&rawdoc! {"mode": "secondary", "maxStalenessSeconds": -1}).unwrap().max_staleness.is_none());
+    }
+}

@@ -1,0 +1,63 @@
+//! The small types every user of the shard layer sees.
+
+use std::sync::{Arc, LazyLock};
+
+use bson::{RawDocument, RawDocumentBuf};
+use bytes::Bytes;
+
+use crate::bsonx;
+use crate::error::{Error, Result};
+
+/// The `_id` of a shard as in `config.shards`.
+pub type ShardId = Arc<str>;
+
+/// One member of a shard's replica set, as `host:port` (lower case, as the set itself names it).
+pub type ServerId = Arc<str>;
+
+/// Whether a command may be sent a second time after a network error or a change of primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retryable {
+    /// Never after a byte was sent.
+    No,
+    /// A read: sending it twice does no harm.
+    Read,
+    /// A write with `lsid` and `txnNumber`: the shard recognises the second one.
+    Write,
+}
+
+/// A reply that arrived from a shard, whatever it says.
+#[derive(Clone, Debug)]
+pub struct ShardReply {
+    pub shard: ShardId,
+    /// The member that answered: cursors live there.
+    pub server: ServerId,
+    /// The whole reply document.
+    pub body: Bytes,
+}
+
+impl ShardReply {
+    /// The reply as a document; an empty one if the shard sent no valid frame.
+    pub fn doc(&self) -> &RawDocument {
+        RawDocument::from_bytes(&self.body).unwrap_or_else(|_| empty_document())
+    }
+
+    /// Whether the command as a whole succeeded (`ok: 1`); write errors are inside such a reply.
+    pub fn ok(&self) -> bool {
+        bsonx::truthy(self.doc(), "ok").unwrap_or(false)
+    }
+
+    /// The reply, or the error of an `ok: 0` reply.
+    pub fn into_result(self) -> Result<ShardReply> {
+        if self.ok() { Ok(self) } else { Err(self.error()) }
+    }
+
+    /// The `ok: 0` reply as an error whose source is this shard.
+    pub fn error(&self) -> Error {
+        Error::from_reply(&self.shard, self.doc())
+    }
+}
+
+fn empty_document() -> &'static RawDocument {
+    static EMPTY: LazyLock<RawDocumentBuf> = LazyLock::new(RawDocumentBuf::new);
+    &EMPTY
+}
