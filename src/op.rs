@@ -156,7 +156,7 @@ impl OpRegistry {
             body,
             cancel: CancellationToken::new(),
             why: parking_lot::Mutex::new(None),
-                operation_time: AtomicU64::new(0),
+            operation_time: AtomicU64::new(0),
         });
         self.running.insert(id, record.clone());
         let guard = OpGuard { registry: self.clone(), id };

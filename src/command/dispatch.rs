@@ -111,11 +111,10 @@ fn check_allowed(ctx: &Ctx, request: &Request) -> Result<()> {
             format!("{} may only be run against the admin database.", spec.name),
         ));
     }
-    if request.db().is_empty() || request.db().contains(['.', '$', ' ', '/', '\\', '"', '\0']) && request.db() != "$external" {
-        return Err(Error::new(
-            Code::InvalidNamespace,
-            format!("Invalid namespace specified '{}.$cmd'", request.db()),
-        ));
+    if request.db().is_empty()
+        || request.db().contains(['.', '$', ' ', '/', '\\', '"', '\0']) && request.db() != "$external"
+    {
+        return Err(Error::new(Code::InvalidNamespace, format!("Invalid namespace specified '{}.$cmd'", request.db())));
     }
     Ok(())
 }

@@ -117,7 +117,12 @@ impl FailPoints {
 }
 
 fn parse_mode(mode: RawBsonRef<'_>) -> Result<Option<Mode>> {
-    let bad = || Error::new(Code::BadValue, "unknown mode: use 'off', 'alwaysOn', {times: n}, {skip: n} or {activationProbability: p}");
+    let bad = || {
+        Error::new(
+            Code::BadValue,
+            "unknown mode: use 'off', 'alwaysOn', {times: n}, {skip: n} or {activationProbability: p}",
+        )
+    };
     match mode {
         RawBsonRef::String("off") => Ok(None),
         RawBsonRef::String("alwaysOn") => Ok(Some(Mode::Always)),
@@ -139,9 +144,10 @@ fn parse_mode(mode: RawBsonRef<'_>) -> Result<Option<Mode>> {
 
 fn applies(data: &RawDocument, request: &Request, ctx: &Ctx) -> bool {
     let named = bsonx::array(data, "failCommands").is_some_and(|names| {
-        names.into_iter().flatten().any(|n| {
-            n.as_str().is_some_and(|n| n == request.spec.name || request.spec.aliases.contains(&n))
-        })
+        names
+            .into_iter()
+            .flatten()
+            .any(|n| n.as_str().is_some_and(|n| n == request.spec.name || request.spec.aliases.contains(&n)))
     });
     if !named {
         return false;
@@ -168,11 +174,16 @@ fn action(data: &RawDocument) -> Action {
         return Action::CloseConnection;
     }
     if let Some(code) = bsonx::int(data, "errorCode") {
-        let mut reply = rawdoc! { "ok": 0.0, "code": code as i32, "errmsg": "Failing command via 'failCommand' failpoint" };
+        let mut reply =
+            rawdoc! { "ok": 0.0, "code": code as i32, "errmsg": "Failing command via 'failCommand' failpoint" };
         match bsonx::array(data, "errorLabels") {
             Some(labels) => reply.append(bson::cstr!("errorLabels"), labels.to_owned()),
             None if RETRYABLE.contains(&(code as i32)) => {
-                reply.append(bson::cstr!("errorLabels"), { let mut l = bson::RawArrayBuf::new(); l.push("RetryableWriteError"); l });
+                reply.append(bson::cstr!("errorLabels"), {
+                    let mut l = bson::RawArrayBuf::new();
+                    l.push("RetryableWriteError");
+                    l
+                });
             }
             None => {}
         }

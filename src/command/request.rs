@@ -76,9 +76,7 @@ fn max_time(value: RawBsonRef<'_>) -> Result<Option<u64>> {
         RawBsonRef::Double(d) if d.fract() != 0.0 => {
             return Err(Error::new(Code::BadValue, "maxTimeMS has non-integral value"));
         }
-        other => {
-            bsonx::as_int(other).ok_or_else(|| Error::new(Code::BadValue, "maxTimeMS must be a number"))?
-        }
+        other => bsonx::as_int(other).ok_or_else(|| Error::new(Code::BadValue, "maxTimeMS must be a number"))?,
     };
     match n {
         0 => Ok(None),
@@ -167,9 +165,9 @@ impl Request {
     pub fn bool_arg(&self, key: &str) -> Result<Option<bool>> {
         match self.get(key) {
             None => Ok(None),
-            Some(v @ (RawBsonRef::Boolean(_) | RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::Double(_))) => {
-                Ok(Some(bsonx::is_true(v)))
-            }
+            Some(
+                v @ (RawBsonRef::Boolean(_) | RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::Double(_)),
+            ) => Ok(Some(bsonx::is_true(v))),
             Some(other) => Err(self.wrong_type(key, other, "bool")),
         }
     }

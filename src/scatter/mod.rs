@@ -17,13 +17,7 @@ pub type ShardOutcome = (ShardId, Result<ShardReply>);
 
 impl Ctx {
     /// Sends one command to `shard` and waits for its reply, which may be `ok: 0`.
-    pub async fn send(
-        &self,
-        shard: &str,
-        pref: &ReadPreference,
-        retry: Retryable,
-        msg: &OutMsg,
-    ) -> Result<ShardReply> {
+    pub async fn send(&self, shard: &str, pref: &ReadPreference, retry: Retryable, msg: &OutMsg) -> Result<ShardReply> {
         let target = self.router.shards.get(shard)?;
         let reply = target.run(&self.op, pref, retry, msg).await?;
         self.router.clock.observe(&self.op, bsonx::view(&reply.body));

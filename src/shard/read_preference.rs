@@ -94,13 +94,18 @@ impl ReadPreference {
                 let mut sets = Vec::new();
                 for set in list.into_iter() {
                     let Some(set) = set?.as_document() else {
-                        return Err(Error::new(Code::TypeMismatch, "each entry of $readPreference.tags has to be a document"));
+                        return Err(Error::new(
+                            Code::TypeMismatch,
+                            "each entry of $readPreference.tags has to be a document",
+                        ));
                     };
                     sets.push(parse_tag_set(set)?);
                 }
                 sets
             }
-            Some(_) => return Err(Error::new(Code::TypeMismatch, "$readPreference.tags has to be an array of documents")),
+            Some(_) => {
+                return Err(Error::new(Code::TypeMismatch, "$readPreference.tags has to be an array of documents"));
+            }
         };
         let max_staleness = match bsonx::get(doc, "maxStalenessSeconds") {
             None => None,
@@ -108,10 +113,16 @@ impl ReadPreference {
         };
         if mode == Mode::Primary {
             if tag_sets.iter().any(|set| !set.is_empty()) {
-                return Err(Error::new(Code::BadValue, "read preference primary takes no tags: only one member can serve it"));
+                return Err(Error::new(
+                    Code::BadValue,
+                    "read preference primary takes no tags: only one member can serve it",
+                ));
             }
             if max_staleness.is_some() {
-                return Err(Error::new(Code::BadValue, "read preference primary takes no maxStalenessSeconds: the primary is never stale"));
+                return Err(Error::new(
+                    Code::BadValue,
+                    "read preference primary takes no maxStalenessSeconds: the primary is never stale",
+                ));
             }
         }
         Ok(ReadPreference { mode, tag_sets: if mode == Mode::Primary { Vec::new() } else { tag_sets }, max_staleness })
@@ -157,13 +168,17 @@ mod tests {
 
     #[test]
     fn parses_modes_tags_and_staleness() {
-        let p = ReadPreference::parse(&rawdoc! {"mode": "nearest", "tags": [{"dc": "a", "use": "x"}, {}], "maxStalenessSeconds": 120}).unwrap();
+        let p = ReadPreference::parse(
+            &rawdoc! {"mode": "nearest", "tags": [{"dc": "a", "use": "x"}, {}], "maxStalenessSeconds": 120},
+        )
+        .unwrap();
         assert_eq!(p.mode, Mode::Nearest);
         assert_eq!(p.tag_sets, vec![vec![("dc".into(), "a".into()), ("use".into(), "x".into())], vec![]]);
         assert_eq!(p.max_staleness, Some(Duration::from_secs(120)));
         let body = rawdoc! {"find": "c", "$db": "d"};
         assert_eq!(ReadPreference::from_command(&body).unwrap(), ReadPreference::PRIMARY);
-        let body = rawdoc! {"find": "c", "$db": "d", "$readPreference": {"mode": "secondary", "hedge": {"enabled": true}}};
+        let body =
+            rawdoc! {"find": "c", "$db": "d", "$readPreference": {"mode": "secondary", "hedge": {"enabled": true}}};
         assert_eq!(ReadPreference::from_command(&body).unwrap(), ReadPreference::mode(Mode::Secondary));
     }
 
@@ -178,6 +193,11 @@ mod tests {
         assert_eq!(code(rawdoc! {"mode": "primary", "tags": [{"a": "b"}]}), 2);
         assert_eq!(code(rawdoc! {"mode": "primary", "maxStalenessSeconds": 100}), 2);
         assert!(ReadPreference::parse(&rawdoc! {"mode": "primary", "tags": [{}]}).is_ok());
-        assert!(ReadPreference::parse(&rawdoc! {"mode": "secondary", "maxStalenessSeconds": -1}).unwrap().max_staleness.is_none());
+        assert!(
+            ReadPreference::parse(&rawdoc! {"mode": "secondary", "maxStalenessSeconds": -1})
+                .unwrap()
+                .max_staleness
+                .is_none()
+        );
     }
 }

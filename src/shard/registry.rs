@@ -15,6 +15,22 @@ pub struct ShardSettings {
     pub key_file: Option<String>,
 }
 
+impl ShardSettings {
+    /// Reads the keyFile and takes the pool's numbers from the configuration.
+    ///
+    /// # Errors
+    /// BadValue where the keyFile cannot be read.
+    pub fn from_config(config: &crate::config::Config) -> Result<Self> {
+        let key_file = match &config.key_file {
+            Some(path) => Some(std::fs::read_to_string(path).map_err(|e| {
+                Error::new(Code::BadValue, format!("cannot read the keyFile {}: {e}", path.display())).from_router()
+            })?),
+            None => None,
+        };
+        Ok(ShardSettings { key_file })
+    }
+}
+
 /// All shards by id, and `config` for the replica set that holds the catalog.
 pub struct ShardRegistry {
     settings: ShardSettings,

@@ -27,7 +27,13 @@ impl Shard {
     ///
     /// `Ok` is any reply that arrived, `ok: 0` ones too; `Err` means no member could be selected or reached, the
     /// reply was lost, the deadline passed or the operation was cancelled.
-    pub async fn run(&self, op: &OpContext, pref: &ReadPreference, retry: Retryable, msg: &OutMsg) -> Result<ShardReply> {
+    pub async fn run(
+        &self,
+        op: &OpContext,
+        pref: &ReadPreference,
+        retry: Retryable,
+        msg: &OutMsg,
+    ) -> Result<ShardReply> {
         let _ = (op, pref, retry, msg);
         Err(Error::internal("not there yet"))
     }

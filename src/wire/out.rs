@@ -105,6 +105,13 @@ pub struct ReplyStyle {
     pub compressor: Option<Compressor>,
 }
 
+impl ReplyStyle {
+    /// As the request was sent.
+    pub fn for_request(request: &Message) -> Self {
+        ReplyStyle { legacy: request.legacy, compressor: request.compressor, ..Self::default() }
+    }
+}
+
 /// Appends a reply with `body` to `out`.
 pub fn reply(request_id: i32, response_to: i32, body: &[u8], style: ReplyStyle, out: &mut BytesMut) {
     let start = out.len();
