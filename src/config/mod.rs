@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use bson::Document;
 
+pub mod cli;
+pub mod file;
+pub mod keyfile;
+mod options;
 pub mod params;
+mod yaml;
 
 pub use params::Parameters;
 
-/// Everything one router needs to start. Built by `cli` (from flags and file) or by `mosaic dev`.
+/// Everything one router needs to start. Built by [`cli`] (from flags and file) or by `mosaic dev`.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub net: Net,
@@ -33,6 +38,8 @@ pub struct Net {
     pub port: u16,
     /// Addresses or host names to listen on.
     pub bind_ips: Vec<String>,
+    /// Listen on IPv6 too where an address or name means both.
+    pub ipv6: bool,
     pub max_incoming_connections: usize,
     /// What the router offers its clients, in order of preference.
     pub compressors: Vec<Compressor>,
@@ -109,6 +116,7 @@ impl Default for Net {
         Net {
             port: 27017,
             bind_ips: vec!["127.0.0.1".to_owned()],
+            ipv6: false,
             max_incoming_connections: 65_536,
             compressors: vec![Compressor::Snappy, Compressor::Zstd, Compressor::Zlib],
             advertised_host: None,
