@@ -1,4 +1,11 @@
-//! Small helpers over raw BSON: typed look-ups by name that never decode what they do not need.
+//! Raw BSON: typed look-ups by name that never decode what they do not need, fields by offset, structural checks,
+//! patching in place and copying with changes.
+
+mod edit;
+mod scan;
+
+pub use edit::{Writer, set_int64, with_int64};
+pub use scan::{Field, Fields, MAX_DEPTH, check, fields, find, find_path, int32, int64, kind};
 
 use bson::spec::ElementType;
 use bson::{RawArray, RawBsonRef, RawDocument};
