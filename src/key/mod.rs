@@ -6,7 +6,14 @@
 
 pub mod hash;
 pub mod initial;
+mod number;
 pub mod order;
 pub mod pattern;
+pub mod value;
+
+#[cfg(test)]
+pub(crate) mod testgen;
+#[cfg(test)]
+mod tests;
 
 pub use pattern::{KeyField, KeyKind, ShardKeyPattern};
