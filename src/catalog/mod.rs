@@ -1,5 +1,8 @@
 //! The routing catalog: its documents, the stores that keep it, and the service that serves snapshots of it.
 
+pub mod chunk;
+pub mod embedded;
+mod embedded_apply;
 pub mod model;
 mod service;
 pub mod snapshot;

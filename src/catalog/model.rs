@@ -167,6 +167,11 @@ pub(super) fn uuid(value: Option<RawBsonRef<'_>>) -> Option<Uuid> {
     }
 }
 
+/// The `uuid` field of a document.
+pub(super) fn uuid_of(doc: &RawDocument) -> Option<Uuid> {
+    uuid(bsonx::get(doc, "uuid"))
+}
+
 /// A UUID as BSON binary of subtype 4.
 pub fn uuid_bson(uuid: Uuid) -> RawBson {
     RawBson::Binary(bson::Binary::from_uuid(uuid))
@@ -177,7 +182,7 @@ fn object_id(value: Option<RawBsonRef<'_>>) -> Option<ObjectId> {
 }
 
 /// Fields of `doc` that are not among `known`, to be written back unchanged.
-fn unknown_fields(doc: &RawDocument, known: &[&str]) -> Result<RawDocumentBuf> {
+pub(super) fn unknown_fields(doc: &RawDocument, known: &[&str]) -> Result<RawDocumentBuf> {
     let mut rest = RawDocumentBuf::new();
     for item in doc.iter() {
         let (key, value) = item?;
@@ -188,7 +193,7 @@ fn unknown_fields(doc: &RawDocument, known: &[&str]) -> Result<RawDocumentBuf> {
     Ok(rest)
 }
 
-fn append_all(doc: &mut RawDocumentBuf, rest: &RawDocument) {
+pub(super) fn append_all(doc: &mut RawDocumentBuf, rest: &RawDocument) {
     for (key, value) in rest.iter().flatten() {
         doc.append(key, value);
     }

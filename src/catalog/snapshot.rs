@@ -12,6 +12,9 @@ use crate::bsonx;
 use crate::error::{Code, Error, Result};
 pub use crate::key::ShardKeyPattern;
 
+/// Zone ranges by namespace, each sorted by `min`.
+pub type TagMap = HashMap<String, Arc<[TagInfo]>>;
+
 /// A sharded collection as requests see it.
 #[derive(Clone, Debug)]
 pub struct CollectionRouting {
@@ -49,6 +52,8 @@ pub struct Snapshot {
     pub databases: HashMap<String, Arc<DatabaseInfo>>,
     /// Sharded collections by full name.
     pub collections: HashMap<String, Arc<CollectionRouting>>,
+    /// Zone ranges, also of collections that are not sharded (yet).
+    pub tags: TagMap,
     /// `config.settings` by `_id`.
     pub settings: HashMap<String, RawDocumentBuf>,
 }

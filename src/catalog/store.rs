@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bson::{Bson, RawDocumentBuf, Timestamp, Uuid};
+use bson::{Bson, RawDocumentBuf, Timestamp, Uuid, rawdoc};
 use tokio::sync::watch;
 
 use super::model::ChunkVersion;
-use crate::error::Result;
+use crate::error::{Code, Error, Result, Retry};
 
 /// One atomic, versioned change: all writes happen if all checks hold, else none.
 ///
@@ -39,6 +39,65 @@ pub enum CheckKind {
     Fields(Bson, RawDocumentBuf),
     /// No document has this top-level field with this value.
     NoneWhere(String, Bson),
+    /// The topic did not change after this version of the catalog (`collection` does not matter).
+    Unchanged { topic: String, since: u64 },
+}
+
+impl Check {
+    pub(super) fn failed(&self) -> Error {
+        Error::new(Code::ConflictingOperationInProgress, self.otherwise.clone()).from_router().retry(Retry::Safe)
+    }
+}
+
+impl CatalogTxn {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn check(mut self, collection: &str, what: CheckKind, otherwise: impl Into<String>) -> Self {
+        self.checks.push(Check { collection: collection.to_owned(), what, otherwise: otherwise.into() });
+        self
+    }
+
+    /// Fails if the topic changed after `since`: somebody else was faster.
+    pub fn unchanged(self, topic: &str, since: u64) -> Self {
+        let otherwise = format!("The catalog ({topic}) was changed by another operation meanwhile; try again");
+        self.check("", CheckKind::Unchanged { topic: topic.to_owned(), since }, otherwise)
+    }
+
+    pub fn put(mut self, collection: &str, doc: RawDocumentBuf) -> Self {
+        self.writes.push(Write::Put { collection: collection.to_owned(), doc });
+        self
+    }
+
+    pub fn insert(mut self, collection: &str, doc: RawDocumentBuf) -> Self {
+        self.writes.push(Write::Insert { collection: collection.to_owned(), doc });
+        self
+    }
+
+    pub fn delete(mut self, collection: &str, id: impl Into<Bson>) -> Self {
+        self.writes.push(Write::Delete { collection: collection.to_owned(), id: id.into() });
+        self
+    }
+
+    pub fn delete_where(mut self, collection: &str, field: &str, value: impl Into<Bson>) -> Self {
+        self.writes.push(Write::DeleteWhere {
+            collection: collection.to_owned(),
+            field: field.to_owned(),
+            value: value.into(),
+        });
+        self
+    }
+
+    pub fn touch(mut self, topic: impl Into<String>) -> Self {
+        self.touches.push(Touch::Changed(topic.into()));
+        self
+    }
+
+    pub fn forget(mut self, topic: impl Into<String>) -> Self {
+        self.touches.push(Touch::Forget(topic.into()));
+        self
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -65,13 +124,25 @@ pub enum Write {
     },
 }
 
-/// Marks a topic as changed at the commit's version: the document `{_id: topic, version, …extra}` of `mosaic.changes`.
-#[derive(Clone, Debug)]
-pub struct Touch {
-    pub topic: String,
-    pub extra: Option<RawDocumentBuf>,
-    /// Removes the topic's document instead (its collection is gone).
-    pub forget: bool,
+/// Marks a topic for readers, in `mosaic.changes`: `{_id: topic, version}`. Topics are the names of collections, and
+/// `chunks:<uuid>` for one collection's chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// It changed at the commit's version.
+    Changed(String),
+    /// It is gone and needs no mark any more.
+    Forget(String),
+}
+
+impl Touch {
+    /// The topic of one collection's chunks.
+    pub fn chunks(uuid: Uuid) -> String {
+        format!("chunks:{uuid}")
+    }
+
+    pub(super) fn document(topic: &str, version: u64) -> RawDocumentBuf {
+        rawdoc! { "_id": topic, "version": version as i64 }
+    }
 }
 
 /// What a scan visits; always in the order of `_id` but for `ChunksSince`.
