@@ -24,3 +24,6 @@ pub mod stats;
 pub mod target;
 pub mod txn;
 pub mod wire;
+
+/// The version of MongoDB whose behaviour this router shows, as `buildInfo` and `config.mongos` tell it.
+pub const SERVER_VERSION: &str = "6.0.5";

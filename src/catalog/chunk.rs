@@ -23,8 +23,7 @@ pub struct ChunkDoc {
     pub rest: RawDocumentBuf,
 }
 
-const KNOWN: &[&str] =
-    &["_id", "uuid", "min", "max", "shard", "lastmod", "jumbo", "onCurrentShardSince", "history"];
+const KNOWN: &[&str] = &["_id", "uuid", "min", "max", "shard", "lastmod", "jumbo", "onCurrentShardSince", "history"];
 
 impl ChunkDoc {
     pub fn parse(doc: &RawDocument) -> Result<Self> {

@@ -317,3 +317,57 @@ impl View for EmbeddedView {
 pub(super) fn chunk_uuid(doc: &RawDocument) -> Result<bson::Uuid> {
     model::uuid(bsonx::get(doc, "uuid")).ok_or_else(|| model::malformed(collection::CHUNKS, "uuid", doc))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+    use crate::catalog::suite;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn suite() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(EmbeddedStore::open(dir.path().join("sub/catalog.redb"), "test").await.unwrap());
+        suite::run(store.clone(), store).await;
+    }
+
+    #[tokio::test]
+    async fn a_second_opener_is_told_who_holds_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("catalog.redb");
+        let first = EmbeddedStore::open(&path, "router a:27017").await.unwrap();
+        let error = EmbeddedStore::open(&path, "router b:27018").await.err().expect("it is in use");
+        assert!(error.is(Code::DBPathInUse));
+        assert!(error.message().contains("catalog.redb"), "{error}");
+        assert!(
+            error.message().contains("router a:27017") && error.message().contains(&std::process::id().to_string())
+        );
+        drop(first);
+        EmbeddedStore::open(&path, "router b:27018").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn everything_is_there_after_reopening() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("catalog.redb");
+        let txn = CatalogTxn::new().put("settings", rawdoc! { "_id": "x", "value": 1 }).touch("settings");
+        let store = EmbeddedStore::open(&path, "t").await.unwrap();
+        let time = store.tick().await.unwrap();
+        let version = store.commit(&txn).await.unwrap();
+        drop(store);
+        let store = EmbeddedStore::open(&path, "t").await.unwrap();
+        assert_eq!(store.version().await.unwrap(), version);
+        assert!(store.tick().await.unwrap() > time);
+        let mut view = store.view(version).await.unwrap();
+        assert!(view.get("settings", &"x".into()).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_foreign_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("not-a-catalog");
+        std::fs::write(&path, vec![7u8; 10_000]).unwrap();
+        let error = EmbeddedStore::open(&path, "t").await.err().expect("no redb file");
+        assert!(error.message().contains("not-a-catalog"), "{error}");
+    }
+}

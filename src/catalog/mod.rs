@@ -7,8 +7,10 @@ pub mod model;
 mod service;
 pub mod snapshot;
 pub mod store;
+#[cfg(test)]
+mod suite;
 pub mod table;
 
 pub use model::{ChunkVersion, Namespace, ShardId, ShardInfo};
-pub use service::Catalog;
+pub use service::{Catalog, NewChunk, NewCollection, NewShard, existing_shard};
 pub use snapshot::{CollectionRouting, Snapshot};

@@ -173,10 +173,7 @@ fn split_parts(routing: &CollectionRouting, before: &ChunkDoc, points: &[RawDocu
     for point in points {
         let here = key.encode(point)?;
         if here <= last || here >= end {
-            return Err(Error::new(
-                Code::BadValue,
-                "Split points must lie strictly inside the chunk and ascend",
-            ));
+            return Err(Error::new(Code::BadValue, "Split points must lie strictly inside the chunk and ascend"));
         }
         last = here;
     }

@@ -5,9 +5,7 @@ use bson::{Bson, DateTime, RawDocument, RawDocumentBuf, Timestamp, Uuid, rawdoc}
 
 use super::{Catalog, Plan};
 use crate::catalog::chunk::{ChunkDoc, HistoryEntry};
-use crate::catalog::model::{
-    ChunkVersion, CollectionInfo, Namespace, ShardId, TagInfo, collection, uuid_bson,
-};
+use crate::catalog::model::{ChunkVersion, CollectionInfo, Namespace, ShardId, TagInfo, collection, uuid_bson};
 use crate::catalog::snapshot::{CollectionRouting, Snapshot};
 use crate::catalog::store::{CatalogTxn, CheckKind, Scan, Touch};
 use crate::catalog::table::{ChunkInfo, RoutingTable};
@@ -122,11 +120,7 @@ impl Catalog {
     }
 
     /// Changes fields of a sharded collection's document (`noBalance` and what stands in `rest`).
-    pub async fn set_collection_options(
-        &self,
-        ns: &Namespace,
-        change: impl Fn(&mut CollectionInfo),
-    ) -> Result<()> {
+    pub async fn set_collection_options(&self, ns: &Namespace, change: impl Fn(&mut CollectionInfo)) -> Result<()> {
         self.commit(|snapshot| {
             let mut info = (*sharded(snapshot, ns)?.info).clone();
             change(&mut info);
@@ -226,10 +220,9 @@ fn plan_shard(
     if let Some(found) = snapshot.collection(new.ns.as_str()) {
         return match found.key.to_doc() == new.key.to_doc() && found.unique == new.unique {
             true => Ok(Plan::Nothing(false)),
-            false => Err(Error::new(
-                Code::AlreadyInitialized,
-                format!("sharding already enabled for collection {}", new.ns),
-            )),
+            false => {
+                Err(Error::new(Code::AlreadyInitialized, format!("sharding already enabled for collection {}", new.ns)))
+            }
         };
     }
     if snapshot.primary(new.ns.db()) != Some(&new.primary) {
@@ -271,7 +264,7 @@ pub(super) fn extend_bound(bound: &RawDocument, old: &ShardKeyPattern, new: &Sha
     let filler = if *bound == *old.max_key() { bson::Bson::MaxKey } else { bson::Bson::MinKey };
     let mut doc = bound.to_owned();
     for field in new.fields().iter().skip(old.fields().len()) {
-        if let Ok(path) = bson::raw::CString::try_from(field.path.as_str()) {
+        if let Ok(path) = bson::raw::CString::try_from(&*field.path) {
             match filler {
                 Bson::MaxKey => doc.append(path, bson::RawBson::MaxKey),
                 _ => doc.append(path, bson::RawBson::MinKey),
@@ -320,10 +313,8 @@ fn refined(
     for tag in routing.tags.iter() {
         let (min, max) = (extend_bound(&tag.min, old, key), extend_bound(&tag.max, old, key));
         let moved = TagInfo { id: tag_id(&routing.ns, &min)?, min, max, ..tag.clone() };
-        txn = txn
-            .delete(collection::TAGS, tag.id.clone())
-            .put(collection::TAGS, moved.to_doc()?)
-            .touch(collection::TAGS);
+        txn =
+            txn.delete(collection::TAGS, tag.id.clone()).put(collection::TAGS, moved.to_doc()?).touch(collection::TAGS);
     }
     Ok(txn)
 }

@@ -26,7 +26,7 @@ use crate::router::Identity;
 use crate::shard::ShardRegistry;
 
 pub use collections::{NewChunk, NewCollection};
-pub use shards::NewShard;
+pub use shards::{NewShard, existing_shard};
 
 /// How often a commit is planned anew when another router changed what it rests on.
 const ATTEMPTS: usize = 20;

@@ -83,10 +83,7 @@ fn database_conflict(snapshot: &Snapshot, new: &NewShard, name: &str) -> Result<
     };
     Err(Error::new(
         Code::OperationFailed,
-        format!(
-            "can't add shard '{}' because a local database '{name}' exists in another {shard}",
-            new.host
-        ),
+        format!("can't add shard '{}' because a local database '{name}' exists in another {shard}", new.host),
     ))
 }
 
