@@ -4,7 +4,7 @@ pub mod clock;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bson::oid::ObjectId;
 use parking_lot::RwLock;
@@ -19,6 +19,7 @@ use crate::conn::Listener;
 use crate::cursor::CursorRegistry;
 use crate::error::Result;
 use crate::op::OpRegistry;
+use crate::session::Sessions;
 use crate::shard::{ShardRegistry, ShardSettings};
 use crate::stats::Stats;
 
@@ -55,6 +56,7 @@ pub struct Router {
     pub ops: Arc<OpRegistry>,
     pub cursors: Arc<CursorRegistry>,
     pub stats: Arc<Stats>,
+    pub sessions: Sessions,
     pub clock: ClusterClock,
     pub failpoints: FailPoints,
     /// Cancelled when the process is to stop: background work ends, connections are closed.
@@ -98,11 +100,14 @@ impl Router {
         }
         let shutdown = CancellationToken::new();
         let catalog = Catalog::open(&config, &identity, shards.clone(), shutdown.clone()).await?;
+        let minutes = config.parameters.int("localLogicalSessionTimeoutMinutes").max(1) as u64;
+        let session_timeout = Duration::from_secs(minutes * 60);
         Ok(Arc::new(Router {
             parameters: RwLock::new(config.parameters.clone()),
             ops: Arc::new(OpRegistry::default()),
             cursors: CursorRegistry::new(),
             stats: Arc::new(Stats::default()),
+            sessions: Sessions::new(session_timeout),
             clock: ClusterClock::default(),
             failpoints: FailPoints::default(),
             identity,

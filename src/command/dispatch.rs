@@ -40,7 +40,7 @@ pub fn prepare(
     match try_prepare(router, conn, message) {
         Ok(prepared) => Ok(prepared),
         Err(error) => {
-            router.stats.count_command("<unknown>", false, Duration::ZERO);
+            router.stats.count_command("<unknown>", 1, false, Duration::ZERO);
             Err(Box::new(router.clock.finish(None, Reply::doc(error.to_reply()))))
         }
     }
@@ -56,6 +56,9 @@ fn try_prepare(router: &Arc<Router>, conn: &Arc<ConnState>, message: Message) ->
         return Err(Error::new(Code::CommandNotFound, format!("no such command: '{name}'")));
     };
     let generic = Generic::scan(body)?;
+    if let Some(session) = generic.session {
+        router.sessions.touch(session)?;
+    }
     let deadline = generic.max_time_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
     let (op, guard) = router.ops.start(conn.info.clone(), spec.name, message.body.clone(), deadline);
     let request = Request { message, spec, generic };
@@ -82,7 +85,8 @@ impl Prepared {
             Ok(()) => (request.spec.run)(ctx, request).await,
             Err(error) => Err(error),
         };
-        ctx.router.stats.count_command(request.spec.name, result.is_ok(), started.elapsed());
+        let elapsed = started.elapsed();
+        ctx.router.stats.count_command(request.spec.name, request.statements(), result.is_ok(), elapsed);
         let reply = match result {
             Ok(reply) => match write_concern_error {
                 Some(doc) => ctx.router.clock.finish(Some(&ctx.op), with_write_concern_error(reply, &doc)),

@@ -7,6 +7,7 @@ use super::CommandSpec;
 use crate::bsonx;
 use crate::catalog::model::Namespace;
 use crate::error::{Code, Error, Result};
+use crate::session::SessionId;
 use crate::wire::Message;
 
 /// The arguments every command may carry. Offsets point into the body, nothing is copied.
@@ -16,6 +17,8 @@ pub struct Generic {
     /// Milliseconds; 0 or missing means no limit.
     pub max_time_ms: Option<u64>,
     pub has_lsid: bool,
+    /// The logical session that `lsid` names.
+    pub session: Option<SessionId>,
     pub txn_number: Option<i64>,
     /// `autocommit: false` marks a statement of a multi-document transaction.
     pub in_transaction: bool,
@@ -53,7 +56,13 @@ impl Generic {
                     has_db = true;
                 }
                 "maxTimeMS" => generic.max_time_ms = max_time(element.value()?)?,
-                "lsid" => generic.has_lsid = true,
+                "lsid" => {
+                    let RawBsonRef::Document(lsid) = element.value()? else {
+                        return Err(Error::new(Code::TypeMismatch, "Field 'lsid' must be a document"));
+                    };
+                    generic.session = Some(SessionId::parse(lsid)?);
+                    generic.has_lsid = true;
+                }
                 "txnNumber" => generic.txn_number = bsonx::as_int(element.value()?),
                 "autocommit" => generic.in_transaction = !bsonx::is_true(element.value()?),
                 "startTransaction" => generic.start_transaction = bsonx::is_true(element.value()?),
@@ -94,6 +103,17 @@ impl Request {
         let (start, len) = self.generic.db;
         // The range was taken from a checked string of this very body.
         std::str::from_utf8(&self.message.body[start..start + len]).unwrap_or("")
+    }
+
+    /// How many documents, updates or deletes a write command carries; 1 for every other command.
+    pub fn statements(&self) -> u64 {
+        let field = match self.spec.name {
+            "insert" => "documents",
+            "update" => "updates",
+            "delete" => "deletes",
+            _ => return 1,
+        };
+        self.message.document_count(field).unwrap_or(1) as u64
     }
 
     /// The value of the command's own field (`{find: <this>, …}`).
