@@ -75,12 +75,12 @@ pub fn initial_chunk_count(key: &ShardKeyPattern, empty: bool, requested: Option
 }
 
 /// The first chunks of an empty collection without zones: `total` chunks over `shards` (which the caller has shuffled),
-/// `⌈total / shards⌉` consecutive chunks each. Only a key whose first field is hashed is cut; any other key starts as one
+/// `⌊total / shards⌋` consecutive chunks each, round-robin. Only a key whose first field is hashed is cut; any other key starts as one
 /// chunk on the first shard.
 pub fn initial_chunks(key: &ShardKeyPattern, shards: &[ShardId], total: usize) -> Result<Vec<InitialChunk>> {
     let first_is_hashed = key.fields().first().is_some_and(|f| f.kind == KeyKind::Hashed);
     let points = if first_is_hashed { hashed_split_points(total) } else { Vec::new() };
-    let per_shard = (points.len() + 1).div_ceil(shards.len().max(1));
+    let per_shard = (points.len() + 1) / shards.len().max(1);
     let mut bounds = Vec::with_capacity(points.len() + 2);
     bounds.push(key.min_key());
     for point in points {

@@ -9,8 +9,11 @@ pub mod initial;
 mod number;
 pub mod order;
 pub mod pattern;
+pub mod text;
 pub mod value;
 
+#[cfg(test)]
+mod pattern_tests;
 #[cfg(test)]
 pub(crate) mod testgen;
 #[cfg(test)]

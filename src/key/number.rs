@@ -218,6 +218,14 @@ pub(super) fn decimal_to_i64(bytes: [u8; 16]) -> i64 {
     }
 }
 
+/// The integer part of a Decimal128, 0 where it has none or is out of range.
+pub(super) fn decimal_to_i64_trunc(value: Value<'_>) -> i64 {
+    let Value::Decimal(bytes) = value else { return 0 };
+    let Decimal::Finite { negative, coefficient, exponent } = Decimal::from_bytes(bytes) else { return 0 };
+    let whole = split(coefficient, exponent).0.unwrap_or(0) as i64;
+    if negative { -whole } else { whole }
+}
+
 /// 34 digits and the exponent that goes with them, biased to be positive.
 fn normalise(mut coefficient: u128, mut exponent: i32) -> (u16, u128) {
     while coefficient < MIN_NORMAL {

@@ -1,5 +1,7 @@
 //! Strategies for property tests: BSON values of every type, with many that are close to each other or equal.
 
+#![allow(clippy::unwrap_used)]
+
 use std::str::FromStr;
 
 use bson::oid::ObjectId;
@@ -64,7 +66,7 @@ const DOUBLES: &[f64] = &[
     f64::MIN_POSITIVE,
     5e-324,
     -5e-324,
-    2.2250738585072009e-308,
+    2.225_073_858_507_201e-308,
     f64::INFINITY,
     f64::NEG_INFINITY,
     f64::NAN,
