@@ -1,5 +1,7 @@
 //! The 16 bytes in front of every message.
 
+use crate::bsonx::int32;
+
 /// Length of a message header in bytes.
 pub const HEADER_LEN: usize = 16;
 
@@ -56,10 +58,4 @@ impl Header {
         }
         out
     }
-}
-
-/// The little-endian 32-bit integer at `at`.
-pub(super) fn int32(bytes: &[u8], at: usize) -> Option<i32> {
-    let raw = bytes.get(at..at.checked_add(4)?)?;
-    Some(i32::from_le_bytes(raw.try_into().ok()?))
 }

@@ -6,9 +6,10 @@ use bson::{RawBsonRef, RawDocument};
 use bytes::{Buf, Bytes};
 use smallvec::SmallVec;
 
-use super::header::{HEADER_LEN, Header, OpCode, int32};
+use super::header::{HEADER_LEN, Header, OpCode};
+use super::out::{Form, ReplyStyle};
 use super::{Compressor, MAX_BSON_INTERNAL, MAX_MESSAGE, compress, legacy};
-use crate::bsonx;
+use crate::bsonx::{self, int32};
 use crate::error::{Code, Error};
 
 /// The flag bits of an OP_MSG.
@@ -70,8 +71,8 @@ pub struct Message {
 /// Why a frame is not a message, and what the sender deserves for it.
 #[derive(Clone, Debug)]
 pub enum Malformed {
-    /// The connection survives: answer `request_id` with the error.
-    Reply { request_id: i32, legacy: bool, error: Error },
+    /// The connection survives: answer `request_id` with the error, in `style`, unless the sender wants no reply.
+    Reply { request_id: i32, style: ReplyStyle, quiet: bool, error: Error },
     /// The connection must be closed without a reply.
     Close(Error),
 }
@@ -114,6 +115,21 @@ impl Message {
         }
     }
 
+    /// Checks every document to its last field, and that no sequence stands for a field the body has too.
+    fn check(&self) -> Result<(), Error> {
+        bsonx::check(&self.body)?;
+        for sequence in &self.sequences {
+            if bsonx::find(&self.body, &sequence.id).is_some() {
+                let message = format!("'{}' is both a field of the body and a document sequence", sequence.id);
+                return Err(Error::with_code(40433, message));
+            }
+            for doc in Documents::Sequence(&sequence.docs) {
+                bsonx::check(doc?.as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the sender wants no reply.
     pub fn unacknowledged(&self) -> bool {
         self.flags.has(Flags::MORE_TO_COME)
@@ -146,47 +162,92 @@ impl<'a> Iterator for Documents<'a> {
     }
 }
 
-/// Reads one whole message (header included) as it came off the wire. The parts are slices of `frame`.
-pub fn decode(mut frame: Bytes) -> Result<Message, Malformed> {
-    let header =
-        Header::parse(&frame).ok_or_else(|| close(Code::ProtocolError, "A message is shorter than its header"))?;
-    if header.length < 0 || header.length as usize != frame.len() || frame.len() > MAX_MESSAGE {
-        return Err(close(Code::ProtocolError, "A message's length is not what its header says"));
+/// Reads one whole message of a client (header included) as it came off the wire and checks its documents to the
+/// last field. The parts are slices of `frame`.
+///
+/// # Errors
+/// As a 6.0 server treats the same bytes: see [`Malformed`].
+pub fn decode(frame: Bytes) -> Result<Message, Malformed> {
+    let (header, payload, compressor) = unpack(frame)?;
+    if header.response_to != 0 {
+        return Err(close(Code::ProtocolError, "A request claims to be a reply"));
     }
-    match OpCode::from_i32(header.op_code) {
-        Some(OpCode::Msg) => op_msg(header, frame),
-        Some(OpCode::Compressed) => {
-            frame.advance(HEADER_LEN);
-            let (inner, payload, compressor) = compress::unwrap(header, &frame)?;
-            let mut message = match OpCode::from_i32(inner.op_code) {
-                Some(OpCode::Msg) => op_msg(inner, payload)?,
-                Some(OpCode::Query) => legacy::op_query(inner, payload)?,
-                _ => return Err(unsupported(inner.op_code)),
-            };
-            message.compressor = compressor;
-            Ok(message)
+    let style = |form| ReplyStyle { form, compressor, ..ReplyStyle::default() };
+    let mut message = match OpCode::from_i32(header.op_code) {
+        Some(OpCode::Msg) => {
+            let (flags, sections) = open_msg(header, payload, compressor)?;
+            let style = ReplyStyle { checksum: flags.has(Flags::CHECKSUM_PRESENT), ..style(Form::Msg) };
+            read_sections(header, flags, sections).and_then(|m| m.check().map(|()| m)).map_err(|error| {
+                Malformed::Reply { request_id: header.request_id, style, quiet: flags.has(Flags::MORE_TO_COME), error }
+            })?
         }
-        Some(OpCode::Query) => legacy::op_query(header, frame),
-        _ => Err(unsupported(header.op_code)),
-    }
+        Some(OpCode::Query) => {
+            legacy::op_query(header, payload).map_err(|fault| fault.into_malformed(header, style))?
+        }
+        _ if header.op_code == legacy::GET_MORE => return Err(legacy::removed().into_malformed(header, style)),
+        _ => return Err(unsupported(header.op_code)),
+    };
+    message.compressor = compressor;
+    Ok(message)
 }
 
-/// Reads an OP_MSG; `frame` begins with the 16 bytes of the header.
-fn op_msg(header: Header, mut frame: Bytes) -> Result<Message, Malformed> {
-    let bits = int32(&frame, HEADER_LEN).ok_or_else(|| close(Code::ProtocolError, "An OP_MSG has no flags"))? as u32;
+/// Reads a reply of a server. Its documents are taken to be well-formed inside: only their lengths and ends are
+/// checked. The parts are slices of `frame`.
+///
+/// # Errors
+/// ProtocolError, InvalidBSON: the connection is of no more use.
+pub fn decode_reply(frame: Bytes) -> Result<Message, Error> {
+    let (header, payload, compressor) = unpack(frame)?;
+    if header.op_code != OpCode::Msg as i32 {
+        return Err(unsupported(header.op_code).into());
+    }
+    let (flags, sections) = open_msg(header, payload, compressor)?;
+    let mut message = read_sections(header, flags, sections)?;
+    message.compressor = compressor;
+    Ok(message)
+}
+
+/// Takes header and compression off a frame.
+fn unpack(mut frame: Bytes) -> Result<(Header, Bytes, Option<Compressor>), Malformed> {
+    let header =
+        Header::parse(&frame).ok_or_else(|| close(Code::ProtocolError, "A message is shorter than its header"))?;
+    if usize::try_from(header.length) != Ok(frame.len()) || frame.len() > MAX_MESSAGE {
+        return Err(close(Code::ProtocolError, "A message's length is not what its header says"));
+    }
+    frame.advance(HEADER_LEN);
+    if header.op_code != OpCode::Compressed as i32 {
+        return Ok((header, frame, None));
+    }
+    let (inner, payload, compressor) = compress::unwrap(header, &frame)?;
+    Ok((inner, payload, Some(compressor)))
+}
+
+/// Reads an OP_MSG's flags and verifies its checksum; gives the flags and the sections.
+fn open_msg(header: Header, mut payload: Bytes, compressor: Option<Compressor>) -> Result<(Flags, Bytes), Malformed> {
+    let bits = int32(&payload, 0).ok_or_else(|| close(Code::ProtocolError, "An OP_MSG has no flags"))? as u32;
     let flags = Flags(bits);
     if bits & Flags::REQUIRED & !Flags::KNOWN_REQUIRED != 0 {
         return Err(close(Code::ProtocolError, format!("The message has flag bits that are not known: {bits:#x}")));
     }
     if flags.has(Flags::CHECKSUM_PRESENT) {
-        let end = frame.len().checked_sub(4).filter(|end| *end >= HEADER_LEN + 4);
-        let end = end.ok_or_else(|| close(Code::ProtocolError, "A message is too short for its checksum"))?;
-        if int32(&frame, end) != Some(crc32c::crc32c(&frame[..end]) as i32) {
+        let end = payload.len().checked_sub(4).filter(|end| *end >= 4).ok_or_else(|| Malformed::Reply {
+            request_id: header.request_id,
+            style: ReplyStyle { checksum: true, compressor, ..ReplyStyle::default() },
+            quiet: flags.has(Flags::MORE_TO_COME),
+            error: Error::with_code(51252, "A message is too short for its checksum"),
+        })?;
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&header.to_bytes()), &payload[..end]);
+        if int32(&payload, end) != Some(crc as i32) {
             return Err(close(Code::ProtocolError, "A message's checksum does not match its bytes"));
         }
-        frame.truncate(end);
+        payload.truncate(end);
     }
-    frame.advance(HEADER_LEN + 4);
+    payload.advance(4);
+    Ok((flags, payload))
+}
+
+/// Reads the sections of an OP_MSG.
+fn read_sections(header: Header, flags: Flags, mut rest: Bytes) -> Result<Message, Error> {
     let mut message = Message {
         request_id: header.request_id,
         response_to: header.response_to,
@@ -196,44 +257,35 @@ fn op_msg(header: Header, mut frame: Bytes) -> Result<Message, Malformed> {
         compressor: None,
         legacy: false,
     };
-    sections(&mut message, frame).map_err(|error| Malformed::Reply {
-        request_id: header.request_id,
-        legacy: false,
-        error,
-    })?;
-    Ok(message)
-}
-
-/// Reads the sections of an OP_MSG into `message`.
-fn sections(message: &mut Message, mut rest: Bytes) -> Result<(), Error> {
-    let mut has_body = false;
     while let Some(&kind) = rest.first() {
         rest.advance(1);
         match kind {
-            0 => {
-                if has_body {
-                    return Err(Error::with_code(40430, "A message may have one body section only"));
-                }
+            0 if message.body.is_empty() => {
                 let length = document_length(&rest, MAX_BSON_INTERNAL)?;
                 message.body = take(&mut rest, length);
-                has_body = true;
             }
+            0 => return Err(Error::with_code(40430, "A message may have only one body section")),
             1 => message.sequences.push(sequence(&mut rest, &message.sequences)?),
-            _ => return Err(Error::with_code(40432, format!("A message section has unknown kind {kind}"))),
+            2 => return Err(Error::new(Code::Unauthorized, "Security tokens are not supported")),
+            _ => return Err(Error::with_code(40432, format!("A message section has the unknown kind {kind}"))),
         }
     }
-    if has_body { Ok(()) } else { Err(Error::with_code(40587, "A message must have a body section")) }
+    if message.body.is_empty() {
+        return Err(Error::with_code(40587, "A message must have a body section"));
+    }
+    Ok(message)
 }
 
 /// Reads one document sequence off the front of `rest`.
 fn sequence(rest: &mut Bytes, earlier: &[Sequence]) -> Result<Sequence, Error> {
-    let bad = |what: &'static str| Error::new(Code::InvalidBSON, what);
+    let short = |what: &'static str| Error::new(Code::Overflow, what);
     let size = int32(rest, 0).and_then(|n| usize::try_from(n).ok()).filter(|n| *n >= 5 && *n <= rest.len());
-    let size = size.ok_or_else(|| bad("A document sequence's size does not fit the message"))?;
+    let size = size.ok_or_else(|| short("A document sequence's size does not fit its message"))?;
     let mut section = take(rest, size);
     section.advance(4);
-    let end = section.iter().position(|b| *b == 0).ok_or_else(|| bad("A document sequence's name has no end"))?;
-    let id = std::str::from_utf8(&section[..end]).map_err(|_| bad("A document sequence's name is not UTF-8"))?;
+    let end = section.iter().position(|b| *b == 0).ok_or_else(|| short("A document sequence's name has no end"))?;
+    let id = std::str::from_utf8(&section[..end])
+        .map_err(|_| Error::new(Code::InvalidBSON, "A document sequence's name is not UTF-8"))?;
     if earlier.iter().any(|s| s.id == id) {
         return Err(Error::with_code(40431, format!("The document sequence '{id}' is there twice")));
     }
@@ -280,3 +332,7 @@ pub(super) fn close(code: Code, message: impl Into<Cow<'static, str>>) -> Malfor
 fn unsupported(op_code: i32) -> Malformed {
     close(Code::ProtocolError, format!("Op code {op_code} is not supported; use OP_MSG"))
 }
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -8,6 +8,8 @@ use smallvec::SmallVec;
 use super::header::{HEADER_LEN, Header, OpCode};
 use super::message::{Flags, Message, Sequence};
 use super::{Compressor, compress, legacy};
+use crate::bsonx;
+use crate::error::Error;
 
 /// A document sequence of an [`OutMsg`].
 #[derive(Clone, Debug, PartialEq)]
@@ -93,11 +95,21 @@ impl OutMsg {
     }
 }
 
+/// The kind of message a reply is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    #[default]
+    Msg,
+    /// OP_REPLY, for a command that came as OP_QUERY.
+    Reply,
+    /// OP_REPLY with the failure flag, for queries of the old protocol.
+    QueryFailure,
+}
+
 /// How a reply must look on the wire, which depends on the request it answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyStyle {
-    /// OP_REPLY, for an OP_QUERY.
-    pub legacy: bool,
+    pub form: Form,
     /// Add a CRC-32C.
     pub checksum: bool,
     /// Another reply to the same request follows (exhaust).
@@ -106,22 +118,39 @@ pub struct ReplyStyle {
 }
 
 impl ReplyStyle {
-    /// As the request was sent.
+    /// As the request was sent: servers answer a checksum with one, and a compressor with the same.
     pub fn for_request(request: &Message) -> Self {
-        ReplyStyle { legacy: request.legacy, compressor: request.compressor, ..Self::default() }
+        ReplyStyle {
+            form: if request.legacy { Form::Reply } else { Form::Msg },
+            checksum: request.flags.has(Flags::CHECKSUM_PRESENT),
+            more_to_come: false,
+            compressor: request.compressor,
+        }
     }
 }
 
 /// Appends a reply with `body` to `out`.
 pub fn reply(request_id: i32, response_to: i32, body: &[u8], style: ReplyStyle, out: &mut BytesMut) {
     let start = out.len();
-    if style.legacy {
-        legacy::op_reply(request_id, response_to, body, out);
-    } else {
-        op_msg(request_id, response_to, body, style, out);
+    match style.form {
+        Form::Msg => op_msg(request_id, response_to, body, style, out),
+        Form::Reply => legacy::op_reply(request_id, response_to, legacy::AWAIT_CAPABLE, body, out),
+        Form::QueryFailure => legacy::op_reply(request_id, response_to, legacy::QUERY_FAILURE, body, out),
     }
     if let Some(compressor) = style.compressor {
         compress::wrap(compressor, out, start);
+    }
+}
+
+/// The document that tells of `error` in a reply of this form.
+pub fn error_reply(error: &Error, form: Form) -> Vec<u8> {
+    match form {
+        Form::Msg | Form::Reply => error.to_reply().into_bytes(),
+        Form::QueryFailure => {
+            let mut doc = bsonx::Writer::new();
+            doc.str("$err", error.message()).int32("code", error.code()).double("ok", 0.0);
+            doc.finish()
+        }
     }
 }
 
@@ -131,19 +160,17 @@ fn op_msg(request_id: i32, response_to: i32, body: &[u8], style: ReplyStyle, out
     if style.more_to_come {
         flags = flags.with(Flags::MORE_TO_COME);
     }
-    // A checksum covers one encoding of the message only: compressed ones go without.
-    let checksum = style.checksum && style.compressor.is_none();
-    if checksum {
+    if style.checksum {
         flags = flags.with(Flags::CHECKSUM_PRESENT);
     }
-    let length = HEADER_LEN + 5 + body.len() + if checksum { 4 } else { 0 };
+    let length = HEADER_LEN + 5 + body.len() + if style.checksum { 4 } else { 0 };
     out.reserve(length);
     let header = Header { length: length as i32, request_id, response_to, op_code: OpCode::Msg as i32 };
     out.extend_from_slice(&header.to_bytes());
     out.put_u32_le(flags.0);
     out.put_u8(0);
     out.extend_from_slice(body);
-    if checksum {
+    if style.checksum {
         let crc = crc32c::crc32c(&out[start..]);
         out.put_u32_le(crc);
     }
