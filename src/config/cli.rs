@@ -64,6 +64,9 @@ pub struct DevArgs {
     /// Further arguments for every mongod, as one word each
     #[arg(long = "mongod-arg", value_name = "ARG", allow_hyphen_values = true)]
     pub mongod_args: Vec<String>,
+    /// Find or fetch a mongod, print its path, and exit
+    #[arg(long = "find-mongod")]
+    pub find_mongod: bool,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -36,12 +36,16 @@ struct Server {
 /// # Errors
 /// Why it could not start; everything that was started is stopped again.
 pub async fn run(args: DevArgs, argv: Vec<String>) -> Result<(), Failure> {
+    if args.find_mongod {
+        println!("{}", mongod::find(args.mongod.as_deref())?.path.display());
+        return Ok(());
+    }
     crate::serve::raise_file_limit();
     let mut signals = Signals::new()?;
     let router_ports = router_ports(&args)?;
     let home = Home::open(args.dir.as_deref())?;
     let layout = home.layout(&args)?;
-    check_member_ports(&layout, &router_ports, &home)?;
+    check_member_ports(&layout, &router_ports, &home).await?;
     let mongod = mongod::find(args.mongod.as_deref())?;
 
     let mut cluster = Cluster { members: Vec::new(), servers: Vec::new(), routers: Vec::new() };
@@ -84,10 +88,10 @@ fn router_ports(args: &DevArgs) -> Result<Vec<u16>, Failure> {
     Ok(ports)
 }
 
-fn check_member_ports(layout: &Layout, routers: &[u16], home: &Home) -> Result<(), Failure> {
+async fn check_member_ports(layout: &Layout, routers: &[u16], home: &Home) -> Result<(), Failure> {
     for set in layout.sets() {
         for (i, port) in set.ports.iter().enumerate() {
-            end_left_behind(&home.member_dir(&set.name, i));
+            end_left_behind(&home.member_dir(&set.name, i)).await;
             if routers.contains(port) {
                 return Err(format!("port {port} is that of a member of {}; give another --port", set.name));
             }
@@ -105,7 +109,7 @@ fn check_member_ports(layout: &Layout, routers: &[u16], home: &Home) -> Result<(
 
 /// Ends a mongod of an earlier run that still has this data directory open. We hold the cluster's lock, so nobody
 /// else's cluster is meant; the command line is compared because process ids are used again.
-fn end_left_behind(dir: &Path) {
+async fn end_left_behind(dir: &Path) {
     let Ok(text) = std::fs::read_to_string(dir.join("mongod.pid")) else { return };
     let Some(pid) = text.trim().parse().ok().and_then(rustix::process::Pid::from_raw) else { return };
     let proc_dir = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
@@ -118,7 +122,7 @@ fn end_left_behind(dir: &Path) {
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     let deadline = Instant::now() + Duration::from_secs(10);
     while proc_dir.join("exe").exists() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(20));
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,7 @@ const LOCK_FILE: &str = "mosaic-dev.lock";
 const TEMP_PREFIX: &str = "mosaic-dev-";
 /// Ports below are left for routers, so that a later start may have more of them.
 const FIRST_MEMBER_OFFSET: u16 = 20;
+const YOUNG: Duration = Duration::from_secs(30);
 
 /// The members of one replica set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,7 +158,9 @@ fn remove_left_behind(temp: &Path) {
         let path = entry.path();
         let ours = entry.file_name().to_string_lossy().starts_with(TEMP_PREFIX);
         let Some(file) = ours.then(|| File::open(path.join(LOCK_FILE)).ok()).flatten() else { continue };
-        if file.try_lock().is_ok() && std::fs::remove_dir_all(&path).is_ok() {
+        // One that is being set up right now is not locked yet for a moment.
+        let young = file.metadata().and_then(|m| m.modified()).is_ok_and(|t| t.elapsed().is_ok_and(|e| e < YOUNG));
+        if !young && file.try_lock().is_ok() && std::fs::remove_dir_all(&path).is_ok() {
             progress!("removed {}, left behind by a run that crashed", path.display());
         }
     }
