@@ -12,7 +12,6 @@ pub mod cursor;
 pub mod dev;
 pub mod error;
 pub mod key;
-pub mod logging;
 pub mod merge;
 pub mod op;
 pub mod router;

@@ -6,8 +6,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
 use crate::config::cli::ServeArgs;
-use crate::logging;
 use crate::router::Router;
+use crate::stats::log;
 
 /// Serves until SIGINT or SIGTERM. SIGUSR1 rotates the log.
 ///
@@ -19,11 +19,17 @@ pub async fn run(args: ServeArgs, argv: Vec<String>) -> Result<(), String> {
         println!("{}", shown(&config));
         return Ok(());
     }
-    logging::start(&config.log).map_err(|e| format!("cannot open the log file: {e}"))?;
+    log::init(&config.log).map_err(|e| e.to_string())?;
     raise_file_limit();
     let of = |kind| signal(kind).map_err(|e| format!("cannot listen for signals: {e}"));
     let mut stop = (of(SignalKind::interrupt())?, of(SignalKind::terminate())?);
     let mut rotate = of(SignalKind::user_defined1())?;
+    if config.net.bind_ips.iter().any(|ip| !is_loopback(ip)) {
+        log::startup_warning(
+            "Mosaic does not authenticate its clients yet, and it listens on addresses that other machines may reach: \
+             whoever reaches them reads and writes all data",
+        );
+    }
     let pid_file = config.pid_file.clone();
     let running = Router::start(config).await.map_err(|e| e.to_string())?;
     let _pid_file = pid_file.as_deref().map(PidFile::write).transpose()?;
@@ -42,12 +48,16 @@ async fn until_stopped(stop: &mut (Signal, Signal), rotate: &mut Signal) -> &'st
             _ = stop.0.recv() => return "SIGINT",
             _ = stop.1.recv() => return "SIGTERM",
             _ = rotate.recv() => {
-                if let Err(error) = logging::rotate() {
+                if let Err(error) = log::rotate() {
                     tracing::error!(%error, "cannot rotate the log");
                 }
             }
         }
     }
+}
+
+fn is_loopback(ip: &str) -> bool {
+    ip == "localhost" || ip.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// What is in effect, for `--check`.

@@ -53,10 +53,6 @@ const NOT_ABOVE: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    (
-        "logging",
-        &["router", "command", "conn", "catalog", "shard", "scatter", "target", "merge", "cursor", "dev", "serve"],
-    ),
     ("op", &["command", "conn", "catalog", "shard", "scatter", "router", "dev", "serve"]),
     ("shard", &["command", "conn", "scatter", "target", "merge", "cursor", "dev", "serve", "txn", "session"]),
     ("catalog", &["conn", "cursor", "dev", "serve"]),

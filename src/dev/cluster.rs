@@ -13,8 +13,8 @@ use super::layout::{self, Home, Layout, is_free};
 use super::mongod::{self, Mongod};
 use super::{Failure, progress, replset};
 use crate::config::cli::DevArgs;
-use crate::logging;
 use crate::router::{Router, Running};
+use crate::stats::log;
 
 /// A mongod opens its files, recovers what a crash left, and listens within this.
 const START_PATIENCE: Duration = Duration::from_secs(120);
@@ -159,7 +159,9 @@ impl Cluster {
             let mut config = config.map_err(|e| e.to_string())?;
             config.log.path = Some(home.path.join("router.log"));
             config.log.append = true;
-            logging::start(&config.log).map_err(|e| format!("cannot open the router's log: {e}"))?;
+            if self.routers.is_empty() {
+                log::init(&config.log).map_err(|e| e.to_string())?;
+            }
             let running = Router::start(config).await;
             self.routers.push(running.map_err(|e| format!("cannot start the router on port {port}: {e}"))?);
             progress!("router on port {port}");
