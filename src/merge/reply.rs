@@ -1,0 +1,117 @@
+//! Writing cursor replies: `{cursor: {firstBatch: […], id, ns}, ok: 1}`.
+
+use bson::Timestamp;
+use bytes::Bytes;
+
+use super::Doc;
+use crate::bsonx::kind;
+use crate::wire::MAX_BSON;
+
+/// What a cursor reply says besides its documents.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CursorFields<'a> {
+    /// 0 where the result is complete.
+    pub id: i64,
+    pub ns: &'a str,
+    /// Some shards could not be asked and the client allowed that.
+    pub partial: bool,
+    /// The common time of a snapshot read.
+    pub at_cluster_time: Option<Timestamp>,
+}
+
+/// Collects the documents of one batch, at most 16 MiB of them with the array's own overhead.
+#[derive(Debug)]
+pub struct ReplyWriter {
+    out: Vec<u8>,
+    count: usize,
+    /// Where the `cursor` document and the batch array begin.
+    cursor: usize,
+    array: usize,
+}
+
+impl ReplyWriter {
+    /// A `firstBatch` or a `nextBatch`.
+    pub fn new(first: bool) -> Self {
+        let mut out = Vec::with_capacity(1024);
+        out.extend_from_slice(&[0; 4]);
+        out.push(kind::DOCUMENT);
+        out.extend_from_slice(b"cursor\0");
+        let cursor = out.len();
+        out.extend_from_slice(&[0; 4]);
+        out.push(kind::ARRAY);
+        out.extend_from_slice(if first { b"firstBatch\0" } else { b"nextBatch\0" });
+        let array = out.len();
+        out.extend_from_slice(&[0; 4]);
+        ReplyWriter { out, count: 0, cursor, array }
+    }
+
+    /// How many documents are in.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether another document of `len` bytes may be added. The first one always may.
+    pub fn fits(&self, len: usize) -> bool {
+        self.count == 0 || self.out.len() - self.array + len + 12 <= MAX_BSON
+    }
+
+    pub fn push(&mut self, doc: &Doc<'_>) {
+        self.out.reserve(doc.len() + 12);
+        self.out.push(kind::DOCUMENT);
+        push_decimal(&mut self.out, self.count);
+        self.out.push(0);
+        doc.write(&mut self.out);
+        self.count += 1;
+    }
+
+    /// The whole reply.
+    pub fn finish(mut self, fields: CursorFields<'_>) -> Bytes {
+        self.close(self.array);
+        if fields.partial {
+            self.out.push(kind::BOOL);
+            self.out.extend_from_slice(b"partialResultsReturned\0\x01");
+        }
+        if let Some(time) = fields.at_cluster_time {
+            self.out.push(kind::TIMESTAMP);
+            self.out.extend_from_slice(b"atClusterTime\0");
+            self.out.extend_from_slice(&time.increment.to_le_bytes());
+            self.out.extend_from_slice(&time.time.to_le_bytes());
+        }
+        self.out.push(kind::INT64);
+        self.out.extend_from_slice(b"id\0");
+        self.out.extend_from_slice(&fields.id.to_le_bytes());
+        self.out.push(kind::STRING);
+        self.out.extend_from_slice(b"ns\0");
+        self.out.extend_from_slice(&(fields.ns.len() as i32 + 1).to_le_bytes());
+        self.out.extend_from_slice(fields.ns.as_bytes());
+        self.out.push(0);
+        self.close(self.cursor);
+        self.out.push(kind::DOUBLE);
+        self.out.extend_from_slice(b"ok\0");
+        self.out.extend_from_slice(&1.0_f64.to_le_bytes());
+        self.close(0);
+        self.out.into()
+    }
+
+    /// Ends the document or array that begins at `start`.
+    fn close(&mut self, start: usize) {
+        self.out.push(0);
+        let length = (self.out.len() - start) as i32;
+        self.out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    }
+}
+
+/// Appends a number in decimal.
+pub(crate) fn push_decimal(out: &mut Vec<u8>, mut n: usize) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
