@@ -4,6 +4,8 @@ pub mod chunk;
 pub mod embedded;
 mod embedded_apply;
 pub mod model;
+pub mod replset;
+mod replset_apply;
 mod service;
 pub mod snapshot;
 pub mod store;

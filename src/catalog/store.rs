@@ -177,8 +177,8 @@ pub trait View: Send {
 pub enum ConfigReads {
     /// By this router from its own store.
     Local,
-    /// By the replica set of the pseudo-shard `config`, in this database.
-    Forward { host: String, db: String },
+    /// By the pseudo-shard `config`, from this database.
+    Forward { db: String },
 }
 
 #[async_trait]

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::embedded::EmbeddedStore;
+use super::replset::{ReplsetOptions, ReplsetStore};
 use super::snapshot::Snapshot;
 use super::store::{CatalogTxn, SharedStore};
 use crate::config::{CatalogConfig, Config};
@@ -53,7 +54,14 @@ impl Catalog {
     ) -> Result<Arc<Self>> {
         let store: SharedStore = match &config.catalog {
             CatalogConfig::Embedded { path } => Arc::new(EmbeddedStore::open(path, &identity.name()).await?),
-            CatalogConfig::ReplicaSet { .. } => return Err(Error::internal("the replica set store is not there yet")),
+            CatalogConfig::ReplicaSet { set_name, hosts } => {
+                let options = ReplsetOptions {
+                    set_name: set_name.clone(),
+                    hosts: hosts.clone(),
+                    key_file: shards.settings().key_file.clone(),
+                };
+                Arc::new(ReplsetStore::open(&options).await?)
+            }
         };
         Self::with_store(store, shards, identity.name(), shutdown).await
     }
