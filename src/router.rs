@@ -15,15 +15,18 @@ use crate::catalog::model::ShardId;
 use crate::catalog::snapshot::Snapshot;
 use crate::command::FailPoints;
 use crate::config::{CatalogConfig, Config, Parameters};
-use crate::conn::Listener;
+use crate::conn::{Connections, Listener, Topology};
 use crate::cursor::CursorRegistry;
 use crate::error::Result;
-use crate::op::OpRegistry;
+use crate::op::{Cancelled, OpRegistry};
 use crate::session::Sessions;
 use crate::shard::{ShardRegistry, ShardSettings};
 use crate::stats::Stats;
 
 use clock::ClusterClock;
+
+/// How long requests under way may take to end when the router stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The name under which the catalog's replica set stands among the shards.
 pub const CONFIG_SHARD: &str = "config";
@@ -59,6 +62,10 @@ pub struct Router {
     pub sessions: Sessions,
     pub clock: ClusterClock,
     pub failpoints: FailPoints,
+    /// The clients that are connected.
+    pub connections: Arc<Connections>,
+    /// What hello tells of the router itself, and whether it is about to stop.
+    pub topology: Topology,
     /// Cancelled when the process is to stop: background work ends, connections are closed.
     pub shutdown: CancellationToken,
 }
@@ -110,6 +117,8 @@ impl Router {
             sessions: Sessions::new(session_timeout),
             clock: ClusterClock::default(),
             failpoints: FailPoints::default(),
+            connections: Arc::new(Connections::default()),
+            topology: Topology::new(identity.process_id),
             identity,
             config,
             catalog,
@@ -132,9 +141,21 @@ impl Router {
 }
 
 impl Running {
-    /// Stops serving: connections are closed, the router's entry in the catalog is left to age.
+    /// Stops serving. First clients are told so (hello fails with ShutdownInProgress) and have
+    /// `mongosShutdownTimeoutMillisForSignaledShutdown` to go elsewhere; no longer than there are clients. Then
+    /// connections are closed, those with a request under way when it is served, but soon. The router's entry in the
+    /// catalog is left to age.
     pub async fn stop(self) {
-        self.router.shutdown.cancel();
+        let router = &self.router;
+        let millis = router.parameters.read().int("mongosShutdownTimeoutMillisForSignaledShutdown");
+        let quiet = Duration::from_millis(millis.max(0) as u64);
+        router.topology.quiesce(quiet);
+        router.connections.wait_until_empty(quiet).await;
+        router.shutdown.cancel();
+        for op in router.ops.list() {
+            op.kill(Cancelled::Interrupted);
+        }
+        router.connections.close_all(STOP_PATIENCE).await;
         if let Err(e) = self.serving.await {
             tracing::warn!(error = %e, "the listener ended abnormally");
         }

@@ -9,6 +9,7 @@ mod request;
 mod table;
 
 pub mod basic;
+pub mod hello;
 
 use std::sync::Arc;
 

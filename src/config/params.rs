@@ -69,6 +69,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "accepted for tools; reads are not hedged",
     ),
     param(
+        "mongosShutdownTimeoutMillisForSignaledShutdown",
+        Kind::Int(15_000, 0, i32::MAX as i64),
+        true,
+        "how long clients are told to go elsewhere before a signal ends the router",
+    ),
+    param(
         "mosaicAllowUnauthenticatedClients",
         Kind::Bool(false),
         false,

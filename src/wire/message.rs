@@ -115,6 +115,12 @@ impl Message {
         }
     }
 
+    /// About how many bytes the message has without compression.
+    pub fn logical_len(&self) -> usize {
+        let sequences: usize = self.sequences.iter().map(|s| 6 + s.id.len() + s.docs.len()).sum();
+        HEADER_LEN + 5 + self.body.len() + sequences
+    }
+
     /// Checks every document to its last field, and that no sequence stands for a field the body has too.
     fn check(&self) -> Result<(), Error> {
         bsonx::check(&self.body)?;

@@ -14,7 +14,7 @@ pub use compress::Compressor;
 pub use frame::FrameReader;
 pub use header::{HEADER_LEN, Header, OpCode};
 pub use message::{Documents, Flags, Malformed, Message, Sequence, decode, decode_reply};
-pub use out::{Form, OutMsg, OutSequence, ReplyStyle, error_reply, reply};
+pub use out::{Form, OutMsg, OutSequence, ReplyStyle, error_reply, reply, reply_head};
 
 /// The largest message, header included, that is read or sent, in bytes (`maxMessageSizeBytes`).
 pub const MAX_MESSAGE: usize = 48_000_000;

@@ -129,6 +129,25 @@ impl ReplyStyle {
     }
 }
 
+/// What comes before the body of a reply in the plain style, which many replies have; `None` in any other style.
+pub fn reply_head(
+    request_id: i32,
+    response_to: i32,
+    body_len: usize,
+    style: ReplyStyle,
+) -> Option<[u8; HEADER_LEN + 5]> {
+    if style.form != Form::Msg || style.checksum || style.compressor.is_some() {
+        return None;
+    }
+    let length = (HEADER_LEN + 5 + body_len) as i32;
+    let header = Header { length, request_id, response_to, op_code: OpCode::Msg as i32 };
+    let flags = if style.more_to_come { Flags::MORE_TO_COME } else { Flags::NONE };
+    let mut head = [0; HEADER_LEN + 5];
+    head[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+    head[HEADER_LEN..HEADER_LEN + 4].copy_from_slice(&flags.0.to_le_bytes());
+    Some(head)
+}
+
 /// Appends a reply with `body` to `out`.
 pub fn reply(request_id: i32, response_to: i32, body: &[u8], style: ReplyStyle, out: &mut BytesMut) {
     let start = out.len();
