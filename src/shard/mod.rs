@@ -3,9 +3,20 @@
 //! [`Shard::run`] selects a member, takes a connection from its pool, and writes and reads on it in the caller's own
 //! task. See ARCHITECTURE.md.
 
+mod conn;
+mod connect;
+mod hello;
+mod monitor;
+mod outcome;
+mod pool;
 mod read_preference;
 mod registry;
 mod run;
+mod scram;
+mod sdam;
+mod select;
+mod stop;
+mod topology;
 mod types;
 
 pub use read_preference::{MIN_MAX_STALENESS, Mode, ReadPreference, TagSet};

@@ -1,5 +1,6 @@
 //! `$readPreference`: which member of each shard may serve a command.
 
+use std::fmt;
 use std::time::Duration;
 
 use bson::{RawBsonRef, RawDocument};
@@ -129,6 +130,27 @@ impl ReadPreference {
     }
 }
 
+/// As the server prints it: `{ mode: "nearest", tags: [ { dc: "a" } ], maxStalenessSeconds: 90 }`.
+impl fmt::Display for ReadPreference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{{ mode: \"{}\"", self.mode.as_str())?;
+        if !self.tag_sets.is_empty() {
+            let set = |tags: &TagSet| match tags.is_empty() {
+                true => "{}".to_owned(),
+                false => format!(
+                    "{{ {} }}",
+                    tags.iter().map(|(k, v)| format!("{k}: \"{v}\"")).collect::<Vec<_>>().join(", ")
+                ),
+            };
+            write!(f, ", tags: [ {} ]", self.tag_sets.iter().map(set).collect::<Vec<_>>().join(", "))?;
+        }
+        if let Some(limit) = self.max_staleness {
+            write!(f, ", maxStalenessSeconds: {}", limit.as_secs())?;
+        }
+        f.write_str(" }")
+    }
+}
+
 fn parse_tag_set(set: &RawDocument) -> Result<TagSet> {
     let mut tags = TagSet::new();
     for entry in set.iter() {
@@ -180,6 +202,16 @@ mod tests {
         let body =
             rawdoc! {"find": "c", "$db": "d", "$readPreference": {"mode": "secondary", "hedge": {"enabled": true}}};
         assert_eq!(ReadPreference::from_command(&body).unwrap(), ReadPreference::mode(Mode::Secondary));
+    }
+
+    #[test]
+    fn prints_as_the_server_does() {
+        assert_eq!(ReadPreference::PRIMARY.to_string(), "{ mode: \"primary\" }");
+        let p = rawdoc! {"mode": "nearest", "tags": [{"dc": "a", "x": "y"}, {}], "maxStalenessSeconds": 90};
+        assert_eq!(
+            ReadPreference::parse(&p).unwrap().to_string(),
+            "{ mode: \"nearest\", tags: [ { dc: \"a\", x: \"y\" }, {} ], maxStalenessSeconds: 90 }"
+        );
     }
 
     #[test]

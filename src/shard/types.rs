@@ -8,8 +8,7 @@ use bytes::Bytes;
 use crate::bsonx;
 use crate::error::{Error, Result};
 
-/// The `_id` of a shard as in `config.shards`.
-pub type ShardId = Arc<str>;
+pub use crate::catalog::model::ShardId;
 
 /// One member of a shard's replica set, as `host:port` (lower case, as the set itself names it).
 pub type ServerId = Arc<str>;
