@@ -26,13 +26,16 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Salted passwords kept; each member has a salt of its own.
 const MAX_SALTED: usize = 1_000;
 
+/// The key's place in the keyFile, the salt, the iterations.
+type SaltId = (usize, Vec<u8>, u32);
+
 /// Makes connections; one for all shards of a router.
 #[derive(Debug)]
 pub struct Connector {
     /// The keys of the keyFile, tried in order; empty without authentication.
     keys: Vec<String>,
     timeout: Duration,
-    salted: Mutex<HashMap<(usize, Vec<u8>, u32), SaltedPassword>>,
+    salted: Mutex<HashMap<SaltId, SaltedPassword>>,
 }
 
 impl Connector {

@@ -15,11 +15,14 @@ mod run;
 mod scram;
 mod sdam;
 mod select;
+mod stats;
 mod stop;
 mod topology;
 mod types;
 
+pub use pool::PoolStats;
 pub use read_preference::{MIN_MAX_STALENESS, Mode, ReadPreference, TagSet};
 pub use registry::{ShardRegistry, ShardSettings};
 pub use run::Shard;
+pub use stats::{ServerStats, ShardStats};
 pub use types::{Retryable, ServerId, ShardId, ShardReply};

@@ -149,7 +149,8 @@ mod tests {
         let all = set(&[spec("p", Primary), spec("s1", Secondary), spec("s2", Secondary), spec("o", Other)]);
         let alone = set(&[spec("p", Primary), spec("s1", Unknown)]);
         let headless = set(&[spec("p", Unknown), spec("s1", Secondary)]);
-        let cases: [(&str, &[&str], &[&str], &[&str]); 5] = [
+        type Names = &'static [&'static str];
+        let cases: [(&str, Names, Names, Names); 5] = [
             ("primary", &["p"], &["p"], &[]),
             ("primaryPreferred", &["p"], &["p"], &["s1"]),
             ("secondary", &["s1", "s2"], &[], &["s1"]),

@@ -115,10 +115,6 @@ impl Topology {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
-    }
-
     /// Takes in what was learned of a member.
     pub fn learn(self: &Arc<Self>, news: ServerDescription) {
         let _held = self.update.lock();
