@@ -303,3 +303,14 @@ async fn a_flood_of_early_requests_is_not_kept_in_memory() {
     drop((writer.await.unwrap(), read));
     task.await.unwrap();
 }
+
+#[test]
+fn an_idle_connection_is_small() {
+    let (_near, far) = duplex(1);
+    let state = ConnState::default();
+    let service = Arc::new(Fake::default());
+    let size = size_of_val(&serve(&service, &state, far));
+    assert!(size <= 3_000, "the task of a connection takes {size} bytes");
+    let prepared = size_of::<crate::command::Prepared>();
+    println!("task {size}, prepared command {prepared}, state {}", size_of::<ConnState>());
+}

@@ -34,6 +34,7 @@ impl Listener {
     /// # Errors
     /// SocketException naming the address that cannot be resolved or bound.
     pub async fn bind(net: &Net) -> Result<Listener> {
+        raise_open_files();
         let mut sockets: Vec<TcpListener> = Vec::new();
         let mut port = net.port;
         for ip in &net.bind_ips {
@@ -74,6 +75,15 @@ impl Listener {
     }
 }
 
+/// Lets the process open as many files as the system allows it: each connection is one.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, limit = ?limit.current, "cannot raise the limit of open files; clients may be turned away");
+    }
+}
+
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
@@ -106,6 +116,7 @@ fn admit(router: &Arc<Router>, stream: TcpStream, peer: SocketAddr) {
         router.stats.connections.rejected.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(
             id = 22942,
+            ctx = "listener",
             remote = %peer,
             "Connection refused because there are too many open connections; raise net.maxIncomingConnections"
         );
@@ -121,7 +132,7 @@ fn admit(router: &Arc<Router>, stream: TcpStream, peer: SocketAddr) {
     let set_task = registered.handle();
     router.stats.connections.opened();
     if !quiet {
-        tracing::info!(id = 22943, remote = %peer, connectionId = id, connectionCount = connections.len(), "Connection accepted");
+        tracing::info!(id = 22943, ctx = "listener", remote = %peer, connectionId = id, connectionCount = connections.len(), "Connection accepted");
     }
     let router = router.clone();
     let task = tokio::spawn(async move {

@@ -159,6 +159,8 @@ impl Cluster {
             let mut config = config.map_err(|e| e.to_string())?;
             config.log.path = Some(home.path.join("router.log"));
             config.log.append = true;
+            // Nobody need be led elsewhere before a newcomer's cluster stops.
+            let _ = config.parameters.set("mongosShutdownTimeoutMillisForSignaledShutdown", &bson::Bson::Int32(100));
             if self.routers.is_empty() {
                 log::init(&config.log).map_err(|e| e.to_string())?;
             }
