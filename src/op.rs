@@ -172,6 +172,15 @@ impl OpRegistry {
         found.is_some()
     }
 
+    /// How many operations run now.
+    pub fn len(&self) -> usize {
+        self.running.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
     /// The operations that run now, in no order.
     pub fn list(&self) -> Vec<Arc<OpRecord>> {
         self.running.iter().map(|r| r.value().clone()).collect()

@@ -53,7 +53,7 @@ fn try_prepare(router: &Arc<Router>, conn: &Arc<ConnState>, message: Message) ->
         None => return Err(Error::new(Code::CommandNotFound, "no such command: ''")),
     };
     let Some(spec) = table::lookup(name) else {
-        return Err(Error::new(Code::CommandNotFound, format!("no such command: '{name}'")));
+        return Err(super::admin::not_built::unknown(name));
     };
     let generic = Generic::scan(body)?;
     if let Some(session) = generic.session {

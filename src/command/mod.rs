@@ -8,7 +8,9 @@ mod failpoint;
 mod request;
 mod table;
 
+pub mod admin;
 pub mod basic;
+pub mod ddl;
 pub mod hello;
 
 use std::sync::Arc;

@@ -21,7 +21,8 @@ static BY_NAME: LazyLock<HashMap<&'static str, &'static CommandSpec>> = LazyLock
 
 /// All commands, family by family.
 pub fn all() -> impl Iterator<Item = &'static CommandSpec> {
-    FAMILIES.iter().flat_map(|family| family.iter())
+    let groups = [FAMILIES, super::admin::FAMILIES, super::ddl::FAMILIES];
+    groups.into_iter().flatten().flat_map(|family| family.iter())
 }
 
 /// The command called `name` (names are case-sensitive; the old lower-case spellings are aliases).

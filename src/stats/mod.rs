@@ -6,6 +6,7 @@ mod counters;
 mod latency;
 pub mod log;
 mod targeted;
+mod transactions;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -15,6 +16,7 @@ use std::time::Duration;
 pub use counters::{Counter, OpKind, OperationCounters};
 pub use latency::{Histogram, Latencies, Latency};
 pub use targeted::{Hosts, TargetCounters, Targeted};
+pub use transactions::{CommitType, TransactionStats};
 
 /// Client connections (bumped by `conn`).
 #[derive(Debug, Default)]
@@ -80,6 +82,7 @@ pub struct Stats {
     pub operations: OperationCounters,
     pub latencies: Latencies,
     pub targeted: Targeted,
+    pub transactions: TransactionStats,
     /// Replies with `ok: 0`, what `serverStatus.asserts.user` shows.
     pub failed: Counter,
     commands: HashMap<&'static str, CommandCount>,
@@ -96,6 +99,7 @@ impl Default for Stats {
             operations: OperationCounters::default(),
             latencies: Latencies::default(),
             targeted: Targeted::default(),
+            transactions: TransactionStats::default(),
             failed: Counter::default(),
             commands: NAMES.iter().map(|name| (*name, CommandCount::default())).collect(),
             unknown: CommandCount::default(),

@@ -1,0 +1,39 @@
+//! Everyday commands: about the router itself, its operations and sessions, and its shards' operations.
+
+mod auth;
+mod build_info;
+mod connection;
+mod host_info;
+mod list_commands;
+mod logs;
+mod misc;
+pub mod not_built;
+mod options;
+mod parameters;
+mod proc;
+mod rw_concern;
+mod server_status;
+
+use bson::{Document, RawDocumentBuf};
+
+use super::{CommandSpec, Reply};
+use crate::error::Result;
+
+pub const FAMILIES: &[&[CommandSpec]] = &[
+    auth::COMMANDS,
+    build_info::COMMANDS,
+    connection::COMMANDS,
+    host_info::COMMANDS,
+    list_commands::COMMANDS,
+    logs::COMMANDS,
+    misc::COMMANDS,
+    options::COMMANDS,
+    parameters::COMMANDS,
+    rw_concern::COMMANDS,
+    server_status::COMMANDS,
+];
+
+/// `{…fields, ok: 1}` from a decoded document; for replies that are not on any hot path.
+fn reply(fields: &Document) -> Result<Reply> {
+    Ok(Reply::ok(RawDocumentBuf::try_from(fields)?))
+}

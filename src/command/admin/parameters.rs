@@ -1,0 +1,139 @@
+//! `getParameter` and `setParameter`, over the table in `config::params`.
+
+use bson::{Bson, Document, doc};
+use futures_util::future::BoxFuture;
+
+use super::reply;
+use crate::bsonx;
+use crate::command::{Access, CommandSpec, Ctx, Reply, Request};
+use crate::config::params::{PARAMETERS, parameter};
+use crate::error::{Code, Error, Result};
+use crate::stats::log;
+
+pub const COMMANDS: &[CommandSpec] = &[
+    CommandSpec::new("getParameter", Access::Cluster, "the values of server parameters", get_parameter)
+        .admin()
+        .secondary_ok(),
+    CommandSpec::new("setParameter", Access::Cluster, "changes a server parameter", set_parameter)
+        .admin()
+        .secondary_ok(),
+];
+
+/// Fields of a command that are not names of parameters.
+const GENERIC: &[&str] = &[
+    "$db",
+    "lsid",
+    "$clusterTime",
+    "$readPreference",
+    "comment",
+    "maxTimeMS",
+    "apiVersion",
+    "apiStrict",
+    "apiDeprecationErrors",
+    "readConcern",
+    "writeConcern",
+    "txnNumber",
+    "allParameters",
+    "showDetails",
+    "setAt",
+];
+
+/// Not a parameter of the table: what the cluster's version is, and how clients authenticate.
+fn computed(name: &str) -> Option<Bson> {
+    match name {
+        "featureCompatibilityVersion" => Some(Bson::Document(doc! { "version": "6.0" })),
+        "authenticationMechanisms" => Some(Bson::Array(Vec::new())),
+        _ => None,
+    }
+}
+
+fn get_parameter<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
+    Box::pin(async move {
+        let argument = request.argument()?;
+        let options = argument.as_document();
+        let details = options.and_then(|o| bsonx::truthy(o, "showDetails")) == Some(true)
+            || request.bool_arg("showDetails")? == Some(true);
+        let all = argument.as_str() == Some("*")
+            || options.and_then(|o| bsonx::truthy(o, "allParameters")) == Some(true)
+            || request.bool_arg("allParameters")? == Some(true);
+        let parameters = ctx.router.parameters.read();
+        let shown = |value: Bson, at_startup: bool, at_runtime: bool| match details {
+            true => Bson::Document(
+                doc! { "value": value, "settableAtRuntime": at_runtime, "settableAtStartup": at_startup },
+            ),
+            false => value,
+        };
+        let mut found = Document::new();
+        if all {
+            for p in PARAMETERS {
+                let value = parameters.get(p.name).unwrap_or(Bson::Null);
+                found.insert(p.name, shown(value, true, p.runtime));
+            }
+        } else {
+            for name in named(request) {
+                if let Some(p) = parameter(name) {
+                    let value = parameters.get(p.name).unwrap_or(Bson::Null);
+                    found.insert(p.name, shown(value, true, p.runtime));
+                } else if let Some(value) = computed(name) {
+                    found.insert(name, shown(value, false, false));
+                }
+            }
+        }
+        drop(parameters);
+        if found.is_empty() {
+            return Err(Error::new(Code::InvalidOptions, "no option found to get"));
+        }
+        reply(&found)
+    })
+}
+
+/// The names in the command that are not generic arguments.
+fn named(request: &Request) -> impl Iterator<Item = &str> {
+    request
+        .body()
+        .iter_elements()
+        .map_while(Result::ok)
+        .skip(1)
+        .map(|e| e.key().as_str())
+        .filter(|name| !GENERIC.contains(name))
+}
+
+fn set_parameter<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
+    Box::pin(async move {
+        let names: Vec<&str> = named(request).collect();
+        let [name] = names.as_slice() else {
+            let text = match names.len() {
+                0 => "no option found to set, use help:true to see options",
+                _ => "cannot set more than one parameter at a time",
+            };
+            return Err(Error::new(Code::InvalidOptions, text));
+        };
+        let Some(parameter) = parameter(name) else {
+            return Err(Error::new(
+                Code::InvalidOptions,
+                format!("attempted to set unrecognized parameter [{name}], use help:true to see options "),
+            ));
+        };
+        if !parameter.runtime {
+            return Err(Error::new(
+                Code::IllegalOperation,
+                format!(
+                    "not allowed to change [{name}] at runtime; set it in the configuration file or with --setParameter"
+                ),
+            ));
+        }
+        let value = match request.get(name) {
+            Some(value) => Bson::try_from(value)?,
+            None => Bson::Null,
+        };
+        let mut parameters = ctx.router.parameters.write();
+        let was = parameters.get(name).unwrap_or(Bson::Null);
+        parameters.set(name, &value).map_err(|text| Error::new(Code::BadValue, text))?;
+        if *name == "logLevel" {
+            log::set_verbosity(parameters.int("logLevel").clamp(0, 5) as u8);
+        }
+        drop(parameters);
+        tracing::info!(parameter = *name, %was, %value, "server parameter changed");
+        reply(&doc! { "was": was })
+    })
+}
