@@ -4,14 +4,16 @@
 mod shard_support;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::rawdoc;
 use mosaic::bsonx;
 use mosaic::config::Pool;
-use mosaic::shard::{ReadPreference, Retryable, Shard, ShardRegistry, ShardSettings};
+use mosaic::error::Error;
+use mosaic::op::OpContext;
+use mosaic::shard::{Mode, ReadPreference, Retryable, Shard, ShardRegistry, ShardSettings};
 use mosaic::wire::Flags;
-use shard_support::{Set, count, eventually, mongod, msg, ok, op, run};
+use shard_support::{Set, count, eventually, mongod, msg, ok, op, run, running};
 
 /// One set of mongods at a time: the tests measure times.
 static ONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -71,4 +73,431 @@ async fn commands_replies_and_sizes() {
     shard.send_only(&op(), &write).await.unwrap();
     eventually(Duration::from_secs(5), "the write arrives", async || count(&shard, "quiet").await == 1).await;
     assert!(shard.send_only(&op(), &msg(rawdoc! {"ping": 1, "$db": "admin"})).await.is_err());
+}
+
+fn slow(comment: &str, kind: &str) -> bson::RawDocumentBuf {
+    let slowly = "function() { sleep(60000); return true; }";
+    match kind {
+        "find" => rawdoc! {"find": "s", "filter": {"$where": slowly}, "comment": comment, "$db": "t"},
+        "aggregate" => rawdoc! {
+            "aggregate": "s", "pipeline": [{"$match": {"$expr": {"$function": {"body": slowly, "args": [], "lang": "js"}}}}],
+            "cursor": {}, "comment": comment, "$db": "t",
+        },
+        "update" => rawdoc! {
+            "update": "s", "updates": [{"q": {"$where": slowly}, "u": {"$inc": {"n": 1}}, "multi": true}], "comment": comment, "$db": "t",
+        },
+        "findAndModify" => rawdoc! {
+            "findAndModify": "s", "query": {"$where": slowly}, "update": {"$inc": {"n": 1}}, "comment": comment, "$db": "t",
+        },
+        _ => rawdoc! {"sleep": 1, "millis": 60_000, "lock": "none", "comment": comment, "$db": "admin"},
+    }
+}
+
+/// Whether it is the client that goes away, the deadline that passes or the caller that drops the future: the work on
+/// the shard ends, and the connection is used again.
+#[tokio::test(flavor = "multi_thread")]
+async fn abandoned_work_is_stopped() {
+    let Some(binary) = mongod() else { return };
+    let _one = ONE.lock().await;
+    let set = Set::start(binary, "cancel", 0, 1, &[]).await;
+    let registry = registry(Pool::default());
+    let shard = connect(&registry, &set);
+    ok(&shard, rawdoc! {"insert": "s", "documents": [{"_id": 1, "n": 0}, {"_id": 2, "n": 0}], "$db": "t"}).await;
+
+    for (i, kind) in ["find", "aggregate", "update", "findAndModify", "sleep"].into_iter().enumerate() {
+        for way in ["cancel", "drop", "deadline"] {
+            let comment = format!("{kind} {way}");
+            let command = msg(slow(&comment, kind));
+            let op = op();
+            let limit = Duration::from_secs(if way == "deadline" { 1 } else { 60 });
+            let context = op.clone().with_limit(limit);
+            let task = {
+                let (shard, context) = (shard.clone(), context.clone());
+                tokio::spawn(
+                    async move { shard.run(&context, &ReadPreference::PRIMARY, Retryable::No, &command).await },
+                )
+            };
+            if way != "deadline" {
+                eventually(Duration::from_secs(5), &comment, async || running(&shard, &comment).await == 1).await;
+            }
+            match way {
+                "cancel" => {
+                    op.record.kill(mosaic::op::Cancelled::ClientDisconnect);
+                    assert_eq!(task.await.unwrap().unwrap_err().code(), 279);
+                }
+                "drop" => task.abort(),
+                _ => assert_eq!(task.await.unwrap().unwrap_err().code(), 50),
+            }
+            let took =
+                eventually(Duration::from_secs(3), &comment, async || running(&shard, &comment).await == 0).await;
+            println!("{comment}: stopped after {took:?}");
+        }
+        assert_eq!(
+            ok(&shard, rawdoc! {"count": "s", "query": {"n": 0}, "$db": "t"}).await.get_i32("n").unwrap(),
+            2,
+            "{i}"
+        );
+    }
+    let idle = async || shard.stats().servers[0].pool.in_use == 0;
+    eventually(Duration::from_secs(3), "connections come back", idle).await;
+    let stats = &shard.stats().servers[0];
+    println!("{stats:?}");
+    assert_eq!(stats.killed, 15);
+    assert!(stats.pool.created <= 4, "connections are used again: {stats:?}");
+}
+
+/// A cursor whose opening nobody waited for does not stay open on the shard.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_cursors_are_closed() {
+    let Some(binary) = mongod() else { return };
+    let _one = ONE.lock().await;
+    let set = Set::start(binary, "late", 0, 1, &[]).await;
+    let registry = registry(Pool::default());
+    let shard = connect(&registry, &set);
+    let docs: bson::RawArrayBuf = (0..1000).map(|i| rawdoc! {"_id": i}).collect();
+    ok(&shard, rawdoc! {"insert": "s", "documents": docs, "$db": "t"}).await;
+    for _ in 0..50 {
+        let (shard, find) = (shard.clone(), msg(rawdoc! {"find": "s", "batchSize": 2, "$db": "t"}));
+        let task = tokio::spawn(async move { shard.run(&op(), &ReadPreference::PRIMARY, Retryable::No, &find).await });
+        tokio::time::sleep(Duration::from_micros(300)).await;
+        task.abort();
+        if let Ok(Ok(reply)) = task.await {
+            let id = bsonx::int(bsonx::doc(reply.doc(), "cursor").unwrap(), "id").unwrap();
+            ok_kill(&registry, id).await;
+        }
+    }
+    eventually(Duration::from_secs(5), "all cursors are closed", async || {
+        let status = ok(&shard, rawdoc! {"serverStatus": 1, "$db": "admin"}).await;
+        let cursors = bsonx::doc(bsonx::doc(&status, "metrics").unwrap(), "cursor").unwrap();
+        bsonx::int(bsonx::doc(cursors, "open").unwrap(), "total") == Some(0)
+    })
+    .await;
+}
+
+async fn ok_kill(registry: &ShardRegistry, id: i64) {
+    let shard = registry.get("sh0").unwrap();
+    let mut ids = bson::RawArrayBuf::new();
+    ids.push(id);
+    ok(&shard, rawdoc! {"killCursors": "s", "cursors": ids, "$db": "t"}).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pools_are_bounded_and_fair() {
+    let Some(binary) = mongod() else { return };
+    let _one = ONE.lock().await;
+    let set = Set::start(binary, "pool", 0, 1, &[]).await;
+
+    // Never more than four connections, whatever is asked of them.
+    let four = registry(Pool { max_size: 4, ..Pool::default() });
+    let shard = connect(&four, &set);
+    let tasks: Vec<_> = (0..200)
+        .map(|_| {
+            let shard = shard.clone();
+            tokio::spawn(
+                async move { ok(&shard, rawdoc! {"sleep": 1, "millis": 5, "lock": "none", "$db": "admin"}).await },
+            )
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let pool = shard.stats().servers[0].pool;
+    assert_eq!((pool.created, pool.in_use, pool.available, pool.waiting), (4, 0, 4, 0));
+
+    // One connection: who came first is served first, and somebody who gave up does not hold up the others.
+    let one = registry(Pool { max_size: 1, ..Pool::default() });
+    let shard = connect(&one, &set);
+    ok(&shard, rawdoc! {"ping": 1, "$db": "admin"}).await;
+    let (sender, mut order) = tokio::sync::mpsc::channel(20);
+    let mut tasks = Vec::new();
+    for i in 0..20 {
+        let (shard, sender) = (shard.clone(), sender.clone());
+        tasks.push(tokio::spawn(async move {
+            let millis = if i == 0 { 2000 } else { 5 };
+            ok(&shard, rawdoc! {"sleep": 1, "millis": millis, "lock": "none", "$db": "admin"}).await;
+            sender.send(i).await.unwrap();
+        }));
+        let queued = async || {
+            let pool = one.get("sh0").unwrap().stats().servers[0].pool;
+            (pool.in_use, pool.waiting) == (1, i)
+        };
+        eventually(Duration::from_secs(5), "queued", queued).await;
+    }
+    for gone in [5, 6, 19] {
+        tasks[gone].abort();
+    }
+    drop(sender);
+    let mut served = Vec::new();
+    while let Some(i) = order.recv().await {
+        served.push(i);
+    }
+    let expected: Vec<usize> = (0..20).filter(|i| ![5, 6, 19].contains(i)).collect();
+    assert_eq!(served, expected);
+
+    // Waiting has an end.
+    let mut settings = ShardSettings { pool: Pool { max_size: 1, ..Pool::default() }, ..ShardSettings::default() };
+    settings.refresh_timeout = Duration::from_millis(300);
+    let short = ShardRegistry::new(settings);
+    let shard = connect(&short, &set);
+    ok(&shard, rawdoc! {"ping": 1, "$db": "admin"}).await;
+    let long = {
+        let shard = shard.clone();
+        tokio::spawn(
+            async move { ok(&shard, rawdoc! {"sleep": 1, "millis": 1500, "lock": "none", "$db": "admin"}).await },
+        )
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(run(&shard, rawdoc! {"ping": 1, "$db": "admin"}).await.unwrap_err().code(), 407);
+    let limited = op().with_limit(Duration::from_millis(50));
+    let ping = msg(rawdoc! {"ping": 1, "$db": "admin"});
+    let error = shard.run(&limited, &ReadPreference::PRIMARY, Retryable::No, &ping).await.unwrap_err();
+    assert_eq!(error.code(), 50);
+    long.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_at_once() {
+    let Some(binary) = mongod() else { return };
+    let _one = ONE.lock().await;
+    let set = Set::start(binary, "many", 0, 1, &[]).await;
+    let registry = registry(Pool::default());
+    let shard = connect(&registry, &set);
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..1000)
+        .map(|i| {
+            let shard = shard.clone();
+            tokio::spawn(async move {
+                for j in 0..10 {
+                    ok(&shard, rawdoc! {"insert": "c", "documents": [{"_id": i * 10 + j}], "$db": "t"}).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    println!("10,000 inserts by 1,000 tasks in {:?}; {:?}", start.elapsed(), shard.stats().servers[0].pool);
+    assert_eq!(count(&shard, "c").await, 10_000);
+    assert!(shard.stats().servers[0].pool.created <= 200);
+}
+
+/// Without a primary nothing can be sent; a member that comes back costs no error.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_costs_no_error_and_absence_is_told() {
+    let Some(binary) = mongod() else { return };
+    let _one = ONE.lock().await;
+    let mut set = Set::start(binary, "again", 0, 1, &[]).await;
+    let quick = registry(Pool { server_selection_timeout: Duration::from_secs(1), ..Pool::default() });
+    let patient = registry(Pool::default());
+    let (hasty, shard) = (connect(&quick, &set), connect(&patient, &set));
+    for shard in [&hasty, &shard] {
+        ok(shard, rawdoc! {"insert": "c", "documents": [{"x": 1}], "$db": "t"}).await;
+    }
+
+    set.members[0].kill();
+    let error = run(&hasty, rawdoc! {"ping": 1, "$db": "admin"}).await.unwrap_err();
+    assert_eq!(error.code(), 133, "{error}");
+    assert!(
+        error.message().starts_with("Could not find host matching read preference { mode: \"primary\" } for set again"),
+        "{error}"
+    );
+    let limited = op().with_limit(Duration::from_millis(100));
+    let ping = msg(rawdoc! {"ping": 1, "$db": "admin"});
+    let error = shard.run(&limited, &ReadPreference::PRIMARY, Retryable::No, &ping).await.unwrap_err();
+    assert_eq!(error.code(), 50);
+    let server = shard.stats().servers[0].address.clone();
+    let error = shard.run_on(&op(), &server, &ping).await.unwrap_err();
+    assert_eq!(error.code(), 6, "{error}");
+
+    let waiting = {
+        let shard = shard.clone();
+        tokio::spawn(async move { run(&shard, rawdoc! {"insert": "c", "documents": [{"x": 2}], "$db": "t"}).await })
+    };
+    set.members[0].start().await;
+    assert!(waiting.await.unwrap().unwrap().ok());
+    assert_eq!(count(&shard, "c").await, 3);
+
+    // Killed and started again between two commands, with an idle connection in the pool.
+    let before = shard.stats().servers[0].pool.available;
+    assert!(before > 0);
+    set.members[0].kill();
+    set.members[0].start().await;
+    assert!(run(&shard, rawdoc! {"insert": "c", "documents": [{"x": 3}], "$db": "t"}).await.unwrap().ok());
+    assert_eq!(count(&shard, "c").await, 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn key_file_and_bare_hosts() {
+    let Some(binary) = mongod() else { return };
+    let _one = ONE.lock().await;
+    let set = Set::start(binary.clone(), "open", 0, 1, &[]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("key");
+    std::fs::write(&key, "c2VjcmV0 IGtleQ==\nabc\n").unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    // The localhost exception lets the set be initiated.
+    let locked = Set::start(binary, "locked", 1, 1, &["--keyFile", key.to_str().unwrap()]).await;
+
+    let find = || rawdoc! {"find": "c", "$db": "t"};
+    let without = registry(Pool::default());
+    let shard = without.probe("x", &locked.host()).unwrap();
+    assert_eq!(run(&shard, find()).await.unwrap().into_result().unwrap_err().code(), 13);
+    let with = |content: &str| {
+        ShardRegistry::new(ShardSettings { key_file: Some(content.to_owned()), ..ShardSettings::default() })
+    };
+    let registry = with("c2VjcmV0IGtleQ==abc");
+    let shard = registry.probe("x", &locked.host()).unwrap();
+    ok(&shard, find()).await;
+    let status = ok(&shard, rawdoc! {"connectionStatus": 1, "$db": "admin"}).await;
+    assert!(String::from_utf8_lossy(status.as_bytes()).contains("__system"), "{status:?}");
+    let error = run(&with("wrongkey").probe("x", &locked.host()).unwrap(), find()).await.unwrap_err();
+    assert_eq!(error.code(), 18, "{error}");
+
+    // A bare address is looked at as it is; a wrong set name is told.
+    let shard = without.probe("x", &set.members[0].host()).unwrap();
+    let hello = ok(&shard, rawdoc! {"hello": 1, "$db": "admin"}).await;
+    assert_eq!(bsonx::str(&hello, "setName"), Some("open"));
+    let quick = self::registry(Pool { server_selection_timeout: Duration::from_millis(500), ..Pool::default() });
+    let shard = quick.probe("x", &format!("other/{}", set.members[0].host())).unwrap();
+    let error = run(&shard, find()).await.unwrap_err();
+    assert_eq!(error.code(), 133);
+    assert!(error.internal_text().unwrap().contains("another replica set"), "{error}");
+}
+
+/// What a stream of retryable writes saw.
+#[derive(Debug, Default)]
+struct Seen {
+    acknowledged: Vec<i32>,
+    unknown: Vec<i32>,
+    errors: std::collections::BTreeMap<i32, usize>,
+    longest: Duration,
+}
+
+/// Writes as a driver does: one more attempt with the same number where the error says so.
+async fn write_stream(shard: Arc<Shard>, writer: i32, end: Instant) -> Seen {
+    let mut seen = Seen::default();
+    let session = bson::Uuid::new();
+    let mut n = 0;
+    while Instant::now() < end {
+        n += 1;
+        let mut command = rawdoc! {
+            "update": "counters", "updates": [{"q": {"_id": writer}, "u": {"$inc": {"n": 1}, "$push": {"all": n}}, "upsert": true}],
+            "lsid": {"id": bson::Binary::from(session)}, "txnNumber": i64::from(n), "$db": "t",
+        };
+        command.append(bson::cstr!("writeConcern"), rawdoc! {"w": "majority"});
+        let command = msg(command);
+        let start = Instant::now();
+        let mut acknowledged = false;
+        for _ in 0..2 {
+            let reply = shard.run(&op(), &ReadPreference::PRIMARY, Retryable::Write, &command).await;
+            match reply.and_then(|r| r.into_result()) {
+                Ok(reply) if bsonx::get(reply.doc(), "writeConcernError").is_none() => acknowledged = true,
+                Ok(reply) => println!("{writer}: {:?}", reply.doc()),
+                Err(error) => {
+                    *seen.errors.entry(error.code()).or_default() += 1;
+                    println!("{writer}: {error} {:?}", error.labels());
+                    if error.labels().iter().any(|l| l == "RetryableWriteError") {
+                        continue;
+                    }
+                }
+            }
+            break;
+        }
+        seen.longest = seen.longest.max(start.elapsed());
+        if acknowledged {
+            seen.acknowledged.push(n)
+        } else {
+            seen.unknown.push(n)
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    seen
+}
+
+/// The primary steps down, another one is killed and comes back, under a stream of retryable writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn failover_loses_and_doubles_nothing() {
+    let Some(binary) = mongod() else { return };
+    let _one = ONE.lock().await;
+    let mut set = Set::start(binary, "fail", 0, 3, &[]).await;
+    let registry = registry(Pool::default());
+    let shard = connect(&registry, &set);
+    read_preferences(&shard, &set).await;
+
+    let end = Instant::now() + Duration::from_secs(25);
+    let writers: Vec<_> = (0..8).map(|w| tokio::spawn(write_stream(shard.clone(), w, end))).collect();
+    let pause = |s| tokio::time::sleep(Duration::from_secs(s));
+    pause(2).await;
+    let first = shard.primary().unwrap();
+    let step_down = run(&shard, rawdoc! {"replSetStepDown": 30, "force": true, "$db": "admin"}).await;
+    println!("step down of {first}: {:?}", step_down.map(|r| r.ok()));
+    let moved = async || shard.primary().is_some_and(|p| p != first);
+    println!("new primary known after {:?}", eventually(Duration::from_secs(20), "a new primary", moved).await);
+    pause(3).await;
+    let second = shard.primary().unwrap();
+    set.member(&second).kill();
+    let moved = async || shard.primary().is_some_and(|p| p != second);
+    println!(
+        "killed {second}; new primary known after {:?}",
+        eventually(Duration::from_secs(20), "a new primary", moved).await
+    );
+    pause(2).await;
+    set.member(&second).start().await;
+
+    let mut total = 0;
+    for (writer, task) in writers.into_iter().enumerate() {
+        let seen = task.await.unwrap();
+        let reply = ok(&shard, rawdoc! {"find": "counters", "filter": {"_id": writer as i32}, "$db": "t", "readConcern": {"level": "majority"}}).await;
+        let batch = bsonx::array(bsonx::doc(&reply, "cursor").unwrap(), "firstBatch").unwrap();
+        let doc = batch.into_iter().next().unwrap().unwrap().as_document().unwrap().to_owned();
+        let all: Vec<i32> =
+            bsonx::array(&doc, "all").unwrap().into_iter().map(|v| v.unwrap().as_i32().unwrap()).collect();
+        let n = bsonx::int(&doc, "n").unwrap() as usize;
+        assert_eq!(all.len(), n);
+        let unique: std::collections::BTreeSet<i32> = all.iter().copied().collect();
+        assert_eq!(unique.len(), n, "writer {writer}: a write was applied twice");
+        for acknowledged in &seen.acknowledged {
+            assert!(unique.contains(acknowledged), "writer {writer}: acknowledged write {acknowledged} is lost");
+        }
+        assert!(n <= seen.acknowledged.len() + seen.unknown.len());
+        assert!(
+            seen.unknown.is_empty() && seen.errors.is_empty(),
+            "writer {writer}: {:?} {:?}",
+            seen.unknown,
+            seen.errors
+        );
+        println!("writer {writer}: {} acknowledged, longest {:?}", seen.acknowledged.len(), seen.longest);
+        total += seen.acknowledged.len();
+    }
+    println!("{total} writes");
+    let back = async || shard.stats().servers.iter().all(|s| s.ok);
+    eventually(Duration::from_secs(10), "the killed member is seen again", back).await;
+}
+
+async fn read_preferences(shard: &Shard, set: &Set) {
+    let all_up = async || shard.stats().servers.iter().filter(|s| s.secondary).count() == 2;
+    eventually(Duration::from_secs(30), "secondaries", all_up).await;
+    let ping = msg(rawdoc! {"ping": 1, "$db": "admin"});
+    let served_by = async |pref: &ReadPreference| -> Result<String, Error> {
+        Ok(shard.run(&op(), pref, Retryable::Read, &ping).await?.server.to_string())
+    };
+    let primary = set.members[0].host();
+    assert_eq!(served_by(&ReadPreference::PRIMARY).await.unwrap(), primary);
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..50 {
+        seen.insert(served_by(&ReadPreference::mode(Mode::Secondary)).await.unwrap());
+    }
+    assert_eq!(seen.len(), 2, "secondaries take turns");
+    assert!(!seen.contains(&primary));
+    let mut tagged = ReadPreference::mode(Mode::Nearest);
+    tagged.tag_sets = vec![vec![("n".into(), "9".into())], vec![("n".into(), "2".into())]];
+    assert_eq!(served_by(&tagged).await.unwrap(), set.members[2].host());
+    tagged.tag_sets.truncate(1);
+    let limited: OpContext = op().with_limit(Duration::from_millis(200));
+    let error = shard.run(&limited, &tagged, Retryable::Read, &ping).await.unwrap_err();
+    assert_eq!(error.code(), 50, "{error}");
+    // A lagging secondary is not stale by seconds.
+    let mut fresh = ReadPreference::mode(Mode::Secondary);
+    fresh.max_staleness = Some(Duration::from_secs(90));
+    assert!(served_by(&fresh).await.is_ok());
 }

@@ -37,7 +37,7 @@ pub struct Mongod {
 }
 
 impl Mongod {
-    pub fn start(&mut self) {
+    pub async fn start(&mut self) {
         let child = Command::new(&self.binary)
             .args(["--port", &self.port.to_string(), "--replSet", &self.set, "--bind_ip", "127.0.0.1"])
             .args(["--wiredTigerCacheSizeGB", "0.25", "--setParameter", "diagnosticDataCollectionEnabled=false"])
@@ -56,7 +56,7 @@ impl Mongod {
         let end = Instant::now() + Duration::from_secs(60);
         while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             assert!(Instant::now() < end, "mongod on port {} does not start; see {:?}", self.port, self.dir);
-            std::thread::sleep(Duration::from_millis(50));
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
@@ -102,7 +102,7 @@ impl Set {
                 args: args.iter().map(|a| a.to_string()).collect(),
                 child: None,
             };
-            member.start();
+            member.start().await;
             members.push(member);
         }
         let config: Vec<_> = members
@@ -129,6 +129,11 @@ impl Set {
     pub fn host(&self) -> String {
         let hosts: Vec<_> = self.members.iter().map(Mongod::host).collect();
         format!("{}/{}", self.name, hosts.join(","))
+    }
+
+    /// The member with this address.
+    pub fn member(&mut self, address: &str) -> &mut Mongod {
+        self.members.iter_mut().find(|m| m.host() == address).unwrap()
     }
 
     /// Runs an admin command on one member through the driver.
