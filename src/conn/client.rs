@@ -126,7 +126,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
             if quiet {
                 return Ok(());
             }
-            let next = again.filter(|_| reply.more_to_come && !self.gone);
+            let next = again.filter(|again| !self.gone && (reply.more_to_come || cursor_goes_on(again, &reply.body)));
             style.more_to_come = next.is_some();
             let id = self.write(service.network(), response_to, &reply.body, style).await?;
             let Some(next) = next else { return Ok(()) };
@@ -193,6 +193,14 @@ async fn write_both<T: AsyncWrite + Unpin>(stream: &mut T, mut head: &[u8], mut 
         body = &body[written - of_head..];
     }
     stream.write_all(body).await
+}
+
+/// Whether `request` is a getMore whose cursor has more. Sent with exhaustAllowed, it is answered batch by batch to the
+/// cursor's end, as servers do (a genuine mongos gives one batch only).
+fn cursor_goes_on(request: &Message, reply: &[u8]) -> bool {
+    request.command() == Some("getMore")
+        && bsonx::find_path(reply, &["cursor", "id"])
+            .is_some_and(|id| bsonx::int64(reply, id.value).is_some_and(|n| n != 0))
 }
 
 /// The request that a stream's next reply answers: the same again, but a hello waits for what comes after the

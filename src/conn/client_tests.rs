@@ -45,6 +45,10 @@ impl Service for Arc<Fake> {
                     reply.body = doc.into_bytes().into();
                 }
                 Some("big") => reply = Reply::ok(rawdoc! { "n": n, "pad": "x".repeat(n as usize) }),
+                Some("getMore") => {
+                    let id = if this.served.load(Ordering::SeqCst) < 2 { n } else { 0 };
+                    reply = Reply::ok(rawdoc! { "cursor": { "nextBatch": [], "id": id, "ns": "a.b" }, "n": n });
+                }
                 Some("drop") => return Outcome::CloseConnection,
                 _ => {}
             }
@@ -183,6 +187,20 @@ async fn a_stream_chains_its_replies_and_tells_the_newest_version() {
     peer.send(&request(10, Flags::NONE, rawdoc! { "stream": 100 })).await;
     let (_, response_to, more, _) = peer.next().await;
     assert_eq!((response_to, more), (10, false));
+}
+
+#[tokio::test]
+async fn a_cursor_is_streamed_to_its_end() {
+    let mut peer = connect();
+    peer.send(&request(9, Flags::EXHAUST_ALLOWED, rawdoc! { "getMore": 77_i64 })).await;
+    let mut answers = 9;
+    for i in 0..3 {
+        let (id, response_to, more, _) = peer.next().await;
+        assert_eq!((response_to, more), (answers, i < 2));
+        answers = id;
+    }
+    peer.send(&request(10, Flags::EXHAUST_ALLOWED, rawdoc! { "echo": 1 })).await;
+    assert!(!peer.next().await.2);
 }
 
 #[tokio::test]

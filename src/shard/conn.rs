@@ -328,8 +328,7 @@ fn document(frame: Frame, request_id: i32) -> Result<Bytes, Failure> {
                 (header.response_to, bytes)
             }
             None => {
-                let message =
-                    wire::decode(bytes).map_err(|e| Failure::Protocol(crate::error::Error::from(e).to_string()))?;
+                let message = wire::decode_reply(bytes).map_err(|e| Failure::Protocol(e.to_string()))?;
                 if message.unacknowledged() {
                     return Err(Failure::Protocol("the reply says that another one follows".to_owned()));
                 }
