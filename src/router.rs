@@ -14,6 +14,7 @@ use crate::catalog::Catalog;
 use crate::catalog::model::ShardId;
 use crate::catalog::snapshot::Snapshot;
 use crate::command::FailPoints;
+use crate::command::read::views::ViewCatalog;
 use crate::config::{CatalogConfig, Config, Parameters};
 use crate::conn::{Connections, Listener, Topology};
 use crate::cursor::CursorRegistry;
@@ -58,6 +59,8 @@ pub struct Router {
     pub shards: Arc<ShardRegistry>,
     pub ops: Arc<OpRegistry>,
     pub cursors: Arc<CursorRegistry>,
+    /// The views of databases that have sharded collections.
+    pub views: ViewCatalog,
     pub stats: Arc<Stats>,
     pub sessions: Sessions,
     pub clock: ClusterClock,
@@ -109,10 +112,11 @@ impl Router {
         let catalog = Catalog::open(&config, &identity, shards.clone(), shutdown.clone()).await?;
         let minutes = config.parameters.int("localLogicalSessionTimeoutMinutes").max(1) as u64;
         let session_timeout = Duration::from_secs(minutes * 60);
-        Ok(Arc::new(Router {
+        let router = Arc::new(Router {
             parameters: RwLock::new(config.parameters.clone()),
             ops: Arc::new(OpRegistry::default()),
-            cursors: CursorRegistry::new(),
+            cursors: CursorRegistry::new(shards.clone()),
+            views: ViewCatalog::default(),
             stats: Arc::new(Stats::default()),
             sessions: Sessions::new(session_timeout),
             clock: ClusterClock::default(),
@@ -124,7 +128,14 @@ impl Router {
             catalog,
             shards,
             shutdown,
-        }))
+        });
+        let weak = Arc::downgrade(&router);
+        let timeout = move || {
+            let ms = weak.upgrade().map_or(i64::MAX, |router| router.parameters.read().int("cursorTimeoutMillis"));
+            Duration::from_millis(ms.max(1) as u64)
+        };
+        tokio::spawn(router.cursors.clone().run_reaper(timeout, router.shutdown.clone()));
+        Ok(router)
     }
 
     /// Where the `admin` database lives: the catalog's replica set, or the first shard by name.

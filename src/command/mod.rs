@@ -12,6 +12,7 @@ pub mod admin;
 pub mod basic;
 pub mod ddl;
 pub mod hello;
+pub mod read;
 
 use std::sync::Arc;
 

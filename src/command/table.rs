@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use super::CommandSpec;
 
 /// Every family of commands adds its rows here.
-const FAMILIES: &[&[CommandSpec]] = &[super::basic::COMMANDS, super::hello::COMMANDS];
+const FAMILIES: &[&[CommandSpec]] = &[super::basic::COMMANDS, super::hello::COMMANDS, super::read::COMMANDS];
 
 static BY_NAME: LazyLock<HashMap<&'static str, &'static CommandSpec>> = LazyLock::new(|| {
     let mut map = HashMap::new();

@@ -12,6 +12,7 @@ mod reply;
 pub use batch::{Batch, Doc};
 pub use merger::Merger;
 pub use order::{SORT_KEY, SortOrder};
+pub(crate) use reply::push_decimal;
 pub use reply::{CursorFields, ReplyWriter};
 
 #[cfg(test)]

@@ -36,8 +36,8 @@ impl SortOrder {
                 return None;
             }
             descending.push(match element.value() {
-                // Every order by metadata that finds can have is "best first", except by distance.
-                Ok(RawBsonRef::Document(meta)) => bsonx::str(meta, "$meta") != Some("geoNearDistance"),
+                // Every order by metadata is largest first, distances too.
+                Ok(RawBsonRef::Document(_)) => true,
                 Ok(value) => bsonx::as_int(value).is_some_and(|n| n < 0),
                 Err(_) => false,
             });

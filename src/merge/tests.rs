@@ -195,7 +195,7 @@ fn ties_go_to_the_first_source() {
 fn the_sort_key_stays_where_it_was_asked_for() {
     let mut merger = Merger::new(1, SortOrder::parse(&rawdoc! { "x": 1 }), 0, None).keep_sort_key(true);
     let docs = vec![doc! { "_id": 1, SORT_KEY: [5] }];
-    assert_eq!(run(&mut merger, &[docs.clone()], &[5]), docs);
+    assert_eq!(run(&mut merger, std::slice::from_ref(&docs), &[5]), docs);
 }
 
 #[test]

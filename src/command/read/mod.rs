@@ -1,0 +1,26 @@
+//! Reads: find, getMore, killCursors, count, distinct, aggregate, explain.
+//!
+//! A read of one shard is forwarded as it came and its reply passed on, with only the cursor's id replaced. A read of
+//! several shards is rewritten for them (`find_args`, `stages`) and merged here (`merged`, [`crate::merge`]).
+
+mod config;
+mod config_simple;
+mod distinct_values;
+mod find;
+mod find_args;
+mod get_more;
+mod kill_cursors;
+pub mod merged;
+pub mod numbers;
+pub mod pass;
+pub mod route;
+pub mod stages;
+pub mod views;
+
+use super::{Access, CommandSpec};
+
+pub const COMMANDS: &[CommandSpec] = &[
+    CommandSpec::new("find", Access::Read, "finds documents", find::find).secondary_ok(),
+    CommandSpec::new("getMore", Access::Read, "gives more of a cursor's result", get_more::get_more).secondary_ok(),
+    CommandSpec::new("killCursors", Access::Authenticated, "closes cursors", kill_cursors::kill_cursors).secondary_ok(),
+];

@@ -1,0 +1,167 @@
+//! What the router must know of aggregation stages: the namespaces they touch. Pure.
+
+use bson::{RawArray, RawBsonRef, RawDocument};
+use smallvec::SmallVec;
+
+use crate::bsonx;
+use crate::catalog::model::Namespace;
+use crate::error::{Code, Error, Result};
+
+/// How deep pipelines may nest in each other (a server allows fewer).
+const MAX_NESTING: usize = 25;
+
+/// A namespace that a pipeline touches beside its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Foreign {
+    pub ns: Namespace,
+    /// The stage that names it.
+    pub stage: &'static str,
+    /// Written by `$out` or `$merge`; else read.
+    pub written: bool,
+}
+
+/// A stage: its name and its argument.
+pub fn stage<'a>(value: RawBsonRef<'a>) -> Result<(&'a str, RawBsonRef<'a>)> {
+    let RawBsonRef::Document(doc) = value else {
+        return Err(Error::new(Code::TypeMismatch, "Each element of the 'pipeline' array must be an object"));
+    };
+    let mut elements = doc.iter_elements();
+    let (Some(first), None) = (elements.next(), elements.next()) else {
+        return Err(Error::with_code(40323, "A pipeline stage specification object must contain exactly one field."));
+    };
+    let first = first?;
+    Ok((first.key().as_str(), first.value()?))
+}
+
+/// The stages of a pipeline, by name and argument.
+///
+/// # Errors
+/// TypeMismatch (14) and 40323, as a server has them.
+pub fn stages(pipeline: &RawArray) -> Result<Vec<(&str, RawBsonRef<'_>)>> {
+    pipeline.into_iter().map(|value| stage(value?)).collect()
+}
+
+/// Every namespace the pipeline (and the pipelines in it) touches beside its own. What is malformed is left to the
+/// shard to complain about.
+pub fn foreign(db: &str, pipeline: &RawArray) -> SmallVec<[Foreign; 2]> {
+    let mut found = SmallVec::new();
+    collect(db, pipeline, &mut found, 0);
+    found
+}
+
+fn collect(db: &str, pipeline: &RawArray, found: &mut SmallVec<[Foreign; 2]>, depth: usize) {
+    if depth > MAX_NESTING {
+        return;
+    }
+    for value in pipeline.into_iter().map_while(std::result::Result::ok) {
+        let Ok((name, argument)) = stage(value) else { continue };
+        let mut add = |stage: &'static str, target: Option<RawBsonRef<'_>>, written: bool| {
+            if let Some(ns) = target.and_then(|target| namespace(db, target)) {
+                found.push(Foreign { ns, stage, written });
+            }
+        };
+        let spec = argument.as_document();
+        let field = |key| spec.and_then(|spec| bsonx::get(spec, key));
+        match name {
+            "$lookup" => add("$lookup", field("from"), false),
+            "$graphLookup" => add("$graphLookup", field("from"), false),
+            "$unionWith" => add("$unionWith", field("coll").or(Some(argument)), false),
+            "$out" => add("$out", Some(argument), true),
+            "$merge" => add("$merge", field("into").or(Some(argument)), true),
+            _ => {}
+        }
+        match name {
+            "$lookup" | "$unionWith" => {
+                if let Some(RawBsonRef::Array(inner)) = field("pipeline") {
+                    collect(db, inner, found, depth + 1);
+                }
+            }
+            "$facet" => {
+                for facet in spec.into_iter().flat_map(|s| s.iter_elements()).map_while(std::result::Result::ok) {
+                    if let Ok(RawBsonRef::Array(inner)) = facet.value() {
+                        collect(db, inner, found, depth + 1);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// `"coll"` or `{db: "db", coll: "coll"}`.
+fn namespace(db: &str, target: RawBsonRef<'_>) -> Option<Namespace> {
+    match target {
+        RawBsonRef::String(coll) => Namespace::new(db, coll).ok(),
+        RawBsonRef::Document(doc) => Namespace::new(bsonx::str(doc, "db").unwrap_or(db), bsonx::str(doc, "coll")?).ok(),
+        _ => None,
+    }
+}
+
+/// The filter of the pipeline's leading `$match`, if it begins with one.
+pub fn leading_match<'a>(stages: &[(&'a str, RawBsonRef<'a>)]) -> Option<&'a RawDocument> {
+    match stages.first() {
+        Some(("$match", RawBsonRef::Document(filter))) => Some(filter),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use bson::{RawArrayBuf, rawdoc};
+
+    fn pipeline(stages: &[bson::RawDocumentBuf]) -> RawArrayBuf {
+        let mut array = RawArrayBuf::new();
+        stages.iter().for_each(|s| array.push(s.clone()));
+        array
+    }
+
+    #[test]
+    fn namespaces_are_found_wherever_they_stand() {
+        let found = foreign(
+            "d",
+            &pipeline(&[
+                rawdoc! { "$match": { "from": "no" } },
+                rawdoc! { "$lookup": { "from": "a", "pipeline": [{ "$unionWith": "b" }], "as": "x" } },
+                rawdoc! { "$lookup": { "pipeline": [{ "$documents": [] }], "as": "x" } },
+                rawdoc! { "$graphLookup": { "from": "c" } },
+                rawdoc! { "$unionWith": { "coll": "e", "pipeline": [{ "$graphLookup": { "from": "f" } }] } },
+                rawdoc! { "$facet": { "one": [{ "$lookup": { "from": "g" } }], "two": [] } },
+                rawdoc! { "$lookup": { "from": { "db": "other", "coll": "h" } } },
+                rawdoc! { "$merge": { "into": { "db": "o", "coll": "i" }, "whenMatched": "replace" } },
+                rawdoc! { "$merge": "j" },
+                rawdoc! { "$out": { "db": "o", "coll": "k" } },
+                rawdoc! { "$out": 5 },
+            ]),
+        );
+        let names: Vec<_> = found.iter().map(|f| (f.ns.as_str(), f.stage, f.written)).collect();
+        assert_eq!(
+            names,
+            [
+                ("d.a", "$lookup", false),
+                ("d.b", "$unionWith", false),
+                ("d.c", "$graphLookup", false),
+                ("d.e", "$unionWith", false),
+                ("d.f", "$graphLookup", false),
+                ("d.g", "$lookup", false),
+                ("other.h", "$lookup", false),
+                ("o.i", "$merge", true),
+                ("d.j", "$merge", true),
+                ("o.k", "$out", true),
+            ]
+        );
+    }
+
+    #[test]
+    fn stages_have_one_field() {
+        let array = |stage: bson::RawDocumentBuf| pipeline(&[stage]);
+        assert_eq!(stages(&array(rawdoc! { "a": 1, "b": 2 })).unwrap_err().code(), 40323);
+        assert_eq!(stages(&array(rawdoc! {})).unwrap_err().code(), 40323);
+        let mut odd = RawArrayBuf::new();
+        odd.push(5);
+        assert_eq!(stages(&odd).unwrap_err().code(), 14);
+        let good = array(rawdoc! { "$match": { "a": 1 } });
+        assert_eq!(leading_match(&stages(&good).unwrap()), Some(&*rawdoc! { "a": 1 }));
+    }
+}
