@@ -3,7 +3,6 @@
 
 mod edit;
 mod scan;
-pub mod show;
 
 pub use edit::{Writer, set_int64, with_int64};
 pub use scan::{Field, Fields, MAX_DEPTH, check, fields, find, find_path, int32, int64, kind};

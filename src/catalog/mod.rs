@@ -1,6 +1,7 @@
 //! The routing catalog: its documents, the stores that keep it, and the service that serves snapshots of it.
 
 pub mod chunk;
+pub mod driver;
 pub mod embedded;
 mod embedded_apply;
 pub mod model;

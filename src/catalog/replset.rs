@@ -12,12 +12,12 @@ use bson::oid::ObjectId;
 use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
 use futures_util::StreamExt;
 use mongodb::options::{
-    Acknowledgment, ClientOptions, Credential, ReadConcern, ReturnDocument, SelectionCriteria, ServerAddress,
-    TransactionOptions, WriteConcern,
+    Acknowledgment, ReadConcern, ReturnDocument, SelectionCriteria, TransactionOptions, WriteConcern,
 };
-use mongodb::{Client, ClientSession, Collection, Database};
+use mongodb::{ClientSession, Collection, Database};
 use tokio::sync::watch;
 
+use super::driver::{self, Target};
 use super::model::collection;
 use super::replset_apply as apply;
 use super::store::{CatalogTxn, ConfigReads, Scan, Store, View, Visit};
@@ -62,57 +62,21 @@ pub struct ReplsetOptions {
     pub key_file: Option<String>,
 }
 
-impl ReplsetOptions {
-    fn client(&self) -> Result<Client> {
-        let hosts: Vec<ServerAddress> =
-            self.hosts.iter().map(|h| ServerAddress::parse(h).map_err(|e| bad_host(h, &e))).collect::<Result<_>>()?;
-        let mut options = ClientOptions::builder()
-            .hosts(hosts)
-            .repl_set_name(self.set_name.clone())
-            .app_name("mosaic catalog".to_owned())
-            .server_selection_timeout(SELECTION_TIME)
-            .connect_timeout(Duration::from_secs(5))
-            .heartbeat_freq(Duration::from_secs(2))
-            .write_concern(WriteConcern::majority())
-            .build();
-        options.credential = self.key_file.as_ref().map(|key| {
-            let password: String = key.chars().filter(|c| !c.is_whitespace()).collect();
-            Credential::builder()
-                .username("__system".to_owned())
-                .source("local".to_owned())
-                .password(password)
-                .mechanism(mongodb::options::AuthMechanism::ScramSha256)
-                .build()
-        });
-        Client::with_options(options).map_err(store_error)
-    }
-}
-
-fn bad_host(host: &str, error: &mongodb::error::Error) -> Error {
-    Error::new(Code::BadValue, format!("'{host}' is no host:port of the catalog's replica set: {error}"))
-}
-
 /// A driver's error in the terms of this router's clients.
 pub(super) fn store_error(error: mongodb::error::Error) -> Error {
-    use mongodb::error::ErrorKind;
-    let out = match &*error.kind {
-        ErrorKind::Command(c) => Error::with_code(c.code, c.message.clone()),
-        ErrorKind::Write(mongodb::error::WriteFailure::WriteError(w)) => Error::with_code(w.code, w.message.clone()),
-        ErrorKind::ServerSelection { message, .. } => Error::new(
-            Code::FailedToSatisfyReadPreference,
-            format!("The catalog's replica set has no primary that can be reached: {message}"),
-        )
-        .retry(Retry::Safe),
-        other => Error::new(Code::HostUnreachable, format!("The catalog's replica set cannot be used: {other}"))
-            .retry(Retry::Unknown),
-    };
-    out.from_shard("config")
+    driver::error(error, "config")
 }
 
 impl ReplsetStore {
     /// Connects, and makes what every catalog has if this is the first router.
     pub async fn open(options: &ReplsetOptions) -> Result<Self> {
-        let db = options.client()?.database(DATABASE);
+        let target = Target {
+            hosts: &options.hosts,
+            set: Some(&options.set_name),
+            key_file: options.key_file.as_deref(),
+            selection: SELECTION_TIME,
+        };
+        let db = driver::client(&target)?.database(DATABASE);
         initialise(&db).await?;
         let first = read_version(&db, ReadConcern::majority()).await?;
         let version = watch::Sender::new(first);

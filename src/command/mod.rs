@@ -13,6 +13,7 @@ pub mod basic;
 pub mod ddl;
 pub mod hello;
 pub mod read;
+pub mod sharding;
 
 use std::sync::Arc;
 

@@ -159,10 +159,10 @@ fn version_pair(v: ChunkVersion) -> (u32, u32) {
 
 /// The message mongos gives where bounds match no chunk; it has no code.
 fn no_such_chunk(min: &RawDocument, max: &RawDocument) -> Error {
-    use crate::bsonx::show;
+    use crate::key::text;
     Error::new(
         Code::BadValue,
-        format!("no chunk found with the shard key bounds [{}, {})", show::document(min), show::document(max)),
+        format!("no chunk found with the shard key bounds [{}, {})", text::document(min), text::document(max)),
     )
 }
 
@@ -197,7 +197,7 @@ fn split_parts(routing: &CollectionRouting, before: &ChunkDoc, points: &[RawDocu
 }
 
 fn mergeable(routing: &CollectionRouting, min: &RawDocument, max: &RawDocument) -> Result<Vec<ChunkInfo>> {
-    use crate::bsonx::show;
+    use crate::key::text;
     let (low, high) = (routing.key.encode(min)?, routing.key.encode(max)?);
     let mut parts: Vec<ChunkInfo> = Vec::new();
     for chunk in routing.table.overlapping(&low, &high) {
@@ -221,8 +221,8 @@ fn mergeable(routing: &CollectionRouting, min: &RawDocument, max: &RawDocument) 
                 "Failed to commit chunk merge :: caused by :: could not merge chunks, shard {} does not contain a \
                  sequence of chunks that exactly fills the range [{}, {})",
                 parts.first().map_or("?", |p| &*p.shard),
-                show::document(min),
-                show::document(max)
+                text::document(min),
+                text::document(max)
             ),
         )),
     }

@@ -259,21 +259,6 @@ fn plan_shard(
     Ok(Plan::Commit(txn, true))
 }
 
-/// `bound` of the old key under the longer key: MinKey in the new fields, or MaxKey where it is the global upper end.
-pub(super) fn extend_bound(bound: &RawDocument, old: &ShardKeyPattern, new: &ShardKeyPattern) -> RawDocumentBuf {
-    let filler = if *bound == *old.max_key() { bson::Bson::MaxKey } else { bson::Bson::MinKey };
-    let mut doc = bound.to_owned();
-    for field in new.fields().iter().skip(old.fields().len()) {
-        if let Ok(path) = bson::raw::CString::try_from(&*field.path) {
-            match filler {
-                Bson::MaxKey => doc.append(path, bson::RawBson::MaxKey),
-                _ => doc.append(path, bson::RawBson::MinKey),
-            }
-        }
-    }
-    doc
-}
-
 fn refined(
     snapshot: &Snapshot,
     routing: &CollectionRouting,
@@ -281,7 +266,7 @@ fn refined(
     docs: &[RawDocumentBuf],
     time: Timestamp,
 ) -> Result<CatalogTxn> {
-    let (old, epoch) = (&routing.key, ObjectId::new());
+    let epoch = ObjectId::new();
     let info = CollectionInfo {
         epoch,
         timestamp: time,
@@ -304,14 +289,14 @@ fn refined(
     let mut infos = Vec::with_capacity(docs.len());
     for doc in docs {
         let mut chunk = ChunkDoc::parse(doc)?;
-        chunk.info.min = extend_bound(&chunk.info.min, old, key);
-        chunk.info.max = extend_bound(&chunk.info.max, old, key);
+        chunk.info.min = key.extend_with_min(&chunk.info.min)?;
+        chunk.info.max = key.extend_with_min(&chunk.info.max)?;
         infos.push(chunk.info.clone());
         txn = txn.put(collection::CHUNKS, chunk.to_doc());
     }
     RoutingTable::build(key, infos)?;
     for tag in routing.tags.iter() {
-        let (min, max) = (extend_bound(&tag.min, old, key), extend_bound(&tag.max, old, key));
+        let (min, max) = (key.extend_with_min(&tag.min)?, key.extend_with_min(&tag.max)?);
         let moved = TagInfo { id: tag_id(&routing.ns, &min)?, min, max, ..tag.clone() };
         txn =
             txn.delete(collection::TAGS, tag.id.clone()).put(collection::TAGS, moved.to_doc()?).touch(collection::TAGS);

@@ -7,6 +7,8 @@ mod databases;
 mod load;
 mod log;
 mod shards;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

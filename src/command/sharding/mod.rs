@@ -1,0 +1,128 @@
+//! The sharding commands: shards, databases, collections, chunks.
+
+pub mod index_rules;
+
+mod add_shard;
+mod balancer;
+mod enable_sharding;
+mod list_shards;
+mod not_yet;
+mod prepare;
+mod refine;
+mod router_config;
+mod shard_collection;
+mod split;
+
+use bson::{RawDocumentBuf, cstr, rawdoc};
+
+use super::{Access, CommandSpec, Ctx, Reply};
+use crate::catalog::model::ShardId;
+use crate::error::Result;
+use crate::op::OpContext;
+use crate::shard::{Retryable, ShardReply};
+use crate::wire::OutMsg;
+
+/// The rows of the command table.
+pub const COMMANDS: &[CommandSpec] = &[
+    CommandSpec::new("addShard", Access::Cluster, "Adds a replica set to the cluster as a shard", |c, r| {
+        Box::pin(add_shard::run(c, r))
+    })
+    .admin()
+    .aliases(&["addshard"]),
+    CommandSpec::new("listShards", Access::Cluster, "Lists the cluster's shards", |c, r| {
+        Box::pin(list_shards::run(c, r))
+    })
+    .admin()
+    .aliases(&["listshards"]),
+    CommandSpec::new("enableSharding", Access::Cluster, "Creates a database, if it is new, on a shard", |c, r| {
+        Box::pin(enable_sharding::run(c, r))
+    })
+    .admin()
+    .aliases(&["enablesharding"]),
+    CommandSpec::new("shardCollection", Access::Cluster, "Distributes a collection by a shard key", |c, r| {
+        Box::pin(shard_collection::run(c, r))
+    })
+    .admin()
+    .aliases(&["shardcollection"]),
+    CommandSpec::new("split", Access::Cluster, "Splits a chunk", |c, r| Box::pin(split::run(c, r))).admin(),
+    CommandSpec::new("mergeChunks", Access::Cluster, "Merges adjacent chunks of one shard", |c, r| {
+        Box::pin(split::merge(c, r))
+    })
+    .admin(),
+    CommandSpec::new("refineCollectionShardKey", Access::Cluster, "Adds fields to the end of a shard key", |c, r| {
+        Box::pin(refine::run(c, r))
+    })
+    .admin(),
+    CommandSpec::new("flushRouterConfig", Access::Cluster, "Loads the routing catalog anew", |c, r| {
+        Box::pin(router_config::flush(c, r))
+    })
+    .admin()
+    .aliases(&["flushrouterconfig"]),
+    CommandSpec::new("getShardVersion", Access::Cluster, "Shows the version of a collection's routing", |c, r| {
+        Box::pin(router_config::shard_version(c, r))
+    })
+    .admin(),
+    CommandSpec::new("getShardMap", Access::Cluster, "Shows the shards' and members' addresses", |c, r| {
+        Box::pin(router_config::shard_map(c, r))
+    })
+    .admin(),
+    CommandSpec::new("balancerStatus", Access::Cluster, "Shows whether the balancer runs", |c, r| {
+        Box::pin(balancer::status(c, r))
+    })
+    .admin(),
+    CommandSpec::new("balancerStop", Access::Cluster, "Stops the balancer", |c, r| Box::pin(balancer::stop(c, r)))
+        .admin(),
+    CommandSpec::new("balancerStart", Access::Cluster, "Starts the balancer", |c, r| Box::pin(balancer::start(c, r)))
+        .admin(),
+    not_yet::row("removeShard", "Drains and removes a shard"),
+    not_yet::row("moveChunk", "Moves a chunk to another shard"),
+    not_yet::row("moveRange", "Moves a range to another shard"),
+    not_yet::row("movePrimary", "Moves a database's unsharded collections to another shard"),
+    not_yet::row("reshardCollection", "Distributes a collection by another shard key"),
+    not_yet::row("clearJumboFlag", "Clears the jumbo flag of a chunk"),
+    not_yet::row("cleanupOrphaned", "Removes documents a shard does not own"),
+    not_yet::row("addShardToZone", "Puts a shard into a zone"),
+    not_yet::row("removeShardFromZone", "Takes a shard out of a zone"),
+    not_yet::row("updateZoneKeyRange", "Gives a range of shard keys to a zone"),
+    not_yet::row("balancerCollectionStatus", "Shows whether a collection is balanced"),
+    not_yet::row("configureCollectionBalancing", "Sets how a collection is balanced"),
+];
+
+impl Ctx {
+    /// Runs a command of the router's own on the primary of `shard`; an `ok: 0` reply is an error.
+    pub async fn run_on_shard(
+        &self,
+        shard: &ShardId,
+        db: &str,
+        mut command: RawDocumentBuf,
+        retry: Retryable,
+    ) -> Result<ShardReply> {
+        command.append(cstr!("$db"), db);
+        self.send_primary(shard, retry, &OutMsg::from_doc(command)).await
+    }
+}
+
+/// A failure as mongos tells it for some commands: without a code.
+fn plain_failure(message: String) -> Reply {
+    Reply::doc(rawdoc! { "ok": 0.0, "errmsg": message })
+}
+
+/// `{w: "majority"}`, for what has to be there before the catalog says so.
+fn majority() -> RawDocumentBuf {
+    rawdoc! { "w": "majority", "wtimeout": 60_000 }
+}
+
+/// Work that does not go through the shard layer, ended by the operation's deadline or cancellation.
+async fn bounded<T>(ctx: &Ctx, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let deadline = async {
+        match ctx.op.remaining() {
+            Some(left) => tokio::time::sleep(left).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = ctx.op.cancel().cancelled() => Err(ctx.op.cancelled_error()),
+        () = deadline => Err(OpContext::timeout_error()),
+        done = work => done,
+    }
+}

@@ -1,0 +1,207 @@
+//! `shardCollection`.
+
+use bson::{RawDocument, rawdoc};
+use rand::seq::SliceRandom;
+
+use super::index_rules::{self, Support};
+use super::prepare::{self, Described};
+use crate::catalog::model::{Namespace, ShardId};
+use crate::catalog::snapshot::Snapshot;
+use crate::catalog::{NewChunk, NewCollection};
+use crate::command::{Ctx, Reply, Request};
+use crate::error::{Code, Error, Result};
+use crate::key::{ShardKeyPattern, initial, text};
+
+/// The arguments, checked as far as that goes without asking a shard.
+struct Arguments {
+    ns: Namespace,
+    key: ShardKeyPattern,
+    unique: bool,
+    /// `collation: {locale: "simple"}` was given.
+    simple_collation: bool,
+    initial_chunks: Option<i64>,
+}
+
+pub async fn run(ctx: &Ctx, request: &Request) -> Result<Reply> {
+    let args = Arguments::parse(request)?;
+    if !already_sharded(&*ctx.router.catalog.refresh().await?, &args)? {
+        shard(ctx, &args).await?;
+    }
+    Ok(Reply::ok(rawdoc! { "collectionsharded": args.ns.as_str() }))
+}
+
+impl Arguments {
+    fn parse(request: &Request) -> Result<Self> {
+        let ns = request.full_namespace()?;
+        check_namespace(&ns)?;
+        let Some(key) = request.doc_arg("key")? else {
+            return Err(Error::with_code(40414, "BSON field 'shardCollection.key' is missing but a required field"));
+        };
+        let key = ShardKeyPattern::parse(key)?;
+        let unique = request.bool_arg("unique")?.unwrap_or(false);
+        if unique && key.is_hashed() {
+            return Err(Error::new(
+                Code::InvalidOptions,
+                "Hashed shard keys cannot be declared unique. It's possible to ensure uniqueness on the hashed field by \
+                 declaring an additional (non-hashed) unique index on the field.",
+            ));
+        }
+        for unsupported in ["timeseries", "presplitHashedZones"] {
+            if request.get(unsupported).is_some_and(|v| v.as_document().is_some() || crate::bsonx::is_true(v)) {
+                return Err(Error::new(
+                    Code::CommandNotSupported,
+                    format!("shardCollection with '{unsupported}' is not supported yet"),
+                ));
+            }
+        }
+        let collation = request.doc_arg("collation")?;
+        if let Some(collation) = collation
+            && (collation.iter().count() != 1 || !index_rules::is_simple_collation(Some(collation)))
+        {
+            return Err(Error::new(
+                Code::BadValue,
+                format!(
+                    "The collation for shardCollection must be {{locale: 'simple'}}, but found: {}",
+                    text::document(collation)
+                ),
+            ));
+        }
+        let initial_chunks = request.int_arg("numInitialChunks")?;
+        Ok(Arguments { ns, key, unique, simple_collation: collation.is_some(), initial_chunks })
+    }
+}
+
+fn check_namespace(ns: &Namespace) -> Result<()> {
+    let refused = |message: String| Err(Error::new(Code::IllegalOperation, message));
+    match ns.db() {
+        "config" => refused("only special collections in the config db may be sharded".to_owned()),
+        "admin" | "local" => refused(format!("can't shard collections of the database {}", ns.db())),
+        _ if ns.coll().starts_with("system.buckets.") => {
+            Err(Error::with_code(5_731_501, format!("Cannot shard a time-series buckets collection directly: {ns}")))
+        }
+        _ if ns.is_system() => refused("can't shard system namespaces".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the collection is sharded by this key already; AlreadyInitialized (23) if by another.
+fn already_sharded(snapshot: &Snapshot, args: &Arguments) -> Result<bool> {
+    match snapshot.collection(args.ns.as_str()) {
+        None => Ok(false),
+        Some(c) if *c.key.to_doc() == *args.key.to_doc() && c.unique == args.unique => Ok(true),
+        Some(_) => {
+            let message = format!("sharding already enabled for collection {}", args.ns);
+            Err(Error::new(Code::AlreadyInitialized, message))
+        }
+    }
+}
+
+async fn shard(ctx: &Ctx, args: &Arguments) -> Result<()> {
+    let Arguments { ns, key, .. } = args;
+    let catalog = &ctx.router.catalog;
+    let primary = catalog.create_database(ns.db(), None).await?;
+    let mut model = prepare::describe(ctx, &primary, ns).await?;
+    if let Some(found) = &model {
+        check_collection(args, found)?;
+    }
+    let empty = model.is_none() || prepare::is_empty(ctx, &primary, ns).await?;
+    let shards: Vec<ShardId> = {
+        let snapshot = catalog.snapshot();
+        let mut all: Vec<_> = snapshot.shards.values().filter(|s| !s.draining).map(|s| s.id.clone()).collect();
+        all.shuffle(&mut rand::rng());
+        all
+    };
+    let total = initial::initial_chunk_count(key, empty, args.initial_chunks, shards.len())?;
+    if model.is_none() {
+        prepare::create(ctx, &primary, ns).await?;
+        model = prepare::describe(ctx, &primary, ns).await?;
+    }
+    let Some(model) = model else { return Err(vanished(ns)) };
+    let Some(uuid) = model.uuid else { return Err(vanished(ns)) };
+    ensure_index(ctx, args, &primary, &model, empty).await?;
+
+    let owners = if key.is_hashed() && empty { shards.as_slice() } else { std::slice::from_ref(&primary) };
+    let chunks: Vec<NewChunk> = initial::initial_chunks(key, owners, total)?
+        .into_iter()
+        .map(|c| NewChunk { min: c.min, max: c.max, shard: c.shard })
+        .collect();
+    let indexes = prepare::index_documents(ctx, &primary, ns).await?;
+    let mut others: Vec<&ShardId> = chunks.iter().map(|c| &c.shard).filter(|s| **s != primary).collect();
+    others.sort();
+    others.dedup();
+    let copies = others.iter().map(|s| prepare::copy_collection(ctx, s, ns, &model, uuid, &indexes));
+    futures_util::future::try_join_all(copies).await?;
+    // Documents inserted since the first look would lie on the wrong shard if the key space were cut now.
+    if empty && chunks.len() > 1 && !prepare::is_empty(ctx, &primary, ns).await? {
+        return Err(Error::new(
+            Code::ConflictingOperationInProgress,
+            format!("Documents were inserted into {ns} while it was being sharded; try again"),
+        ));
+    }
+    let new = NewCollection {
+        ns: ns.clone(),
+        uuid,
+        key: key.clone(),
+        unique: args.unique,
+        default_collation: model.collation().map(RawDocument::to_owned),
+        primary,
+        chunks,
+    };
+    catalog.shard_collection(&new).await
+}
+
+fn vanished(ns: &Namespace) -> Error {
+    Error::new(Code::ConflictingOperationInProgress, format!("{ns} was dropped while it was being sharded; try again"))
+}
+
+/// Refuses what cannot be sharded: views, time series, capped collections, a default collation not overridden.
+fn check_collection(args: &Arguments, found: &Described) -> Result<()> {
+    let ns = &args.ns;
+    match found.kind.as_str() {
+        "view" => {
+            return Err(Error::new(
+                Code::CommandNotSupportedOnView,
+                format!("Namespace {ns} is a view, not a collection; views cannot be sharded"),
+            ));
+        }
+        "timeseries" => {
+            return Err(Error::new(
+                Code::CommandNotSupported,
+                format!("{ns} is a time-series collection; sharding those is not supported yet"),
+            ));
+        }
+        _ => {}
+    }
+    if crate::bsonx::truthy(&found.options, "capped").unwrap_or(false) {
+        return Err(Error::new(Code::InvalidOptions, "can't shard a capped collection"));
+    }
+    match found.collation() {
+        Some(collation) if !index_rules::is_simple_collation(Some(collation)) && !args.simple_collation => {
+            Err(Error::new(
+                Code::BadValue,
+                format!(
+                    "Collection has default collation: {}. Must specify collation {{locale: 'simple'}}",
+                    text::document(collation)
+                ),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Finds an index that supports the key on the primary shard, or makes one if there are no documents yet.
+async fn ensure_index(ctx: &Ctx, args: &Arguments, primary: &ShardId, model: &Described, empty: bool) -> Result<()> {
+    let indexes = prepare::indexes(ctx, primary, &args.ns, &args.key).await?;
+    match index_rules::check_support(args.ns.as_str(), &indexes, &args.key, args.unique)? {
+        Support::Found => Ok(()),
+        Support::Unusable(why) => Err(Error::new(Code::InvalidOptions, why)),
+        Support::Missing if empty => {
+            let simple = !index_rules::is_simple_collation(model.collation());
+            prepare::create_key_index(ctx, primary, &args.ns, &args.key, args.unique, simple).await
+        }
+        Support::Missing => Err(Error::new(
+            Code::InvalidOptions,
+            "Please create an index that starts with the proposed shard key before sharding the collection. ",
+        )),
+    }
+}
