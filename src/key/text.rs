@@ -22,6 +22,11 @@ pub fn value(value: Value<'_>) -> String {
     out
 }
 
+/// The same for a value as the bson crate shows it; `?` if it is malformed.
+pub fn raw_value(raw: bson::RawBsonRef<'_>) -> String {
+    super::value::with(raw, |v| Ok(value(v))).unwrap_or_else(|_| "?".to_owned())
+}
+
 /// A range of shard keys as mongos writes it: `[{ a: MinKey },{ a: 5 })`.
 pub fn range(min: &RawDocument, max: &RawDocument) -> String {
     format!("[{},{})", document(min), document(max))

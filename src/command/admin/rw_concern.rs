@@ -112,7 +112,7 @@ fn check(ctx: &Ctx, read: Option<&RawDocument>, write: Option<&RawDocument>) -> 
                     Code::BadValue,
                     format!(
                         "level: {} is not suitable for the default read concern; use local, available or majority",
-                        bsonx::show::value(other)
+                        crate::key::text::raw_value(other)
                     ),
                 ));
             }
