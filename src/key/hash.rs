@@ -5,6 +5,7 @@
 
 use bson::RawBsonRef;
 use md5::{Digest, Md5};
+use smallvec::{SmallVec, smallvec};
 
 use super::number;
 use super::value::{self, Elements, MAX_DEPTH, Value, too_deep};
@@ -105,4 +106,40 @@ fn integer(value: Value<'_>) -> i64 {
         Value::Decimal(bytes) => number::decimal_to_i64(bytes),
         _ => 0,
     }
+}
+
+/// Every integer that a number equal to `value`, of whatever type, is hashed as. A double is cut off, a Decimal128 is
+/// rounded, so 3.5 is hashed as 3 or 4; at 2^63 they differ as well.
+pub fn integers_of_equal_numbers(value: Value<'_>) -> SmallVec<[i64; 2]> {
+    let own = integer(value);
+    let other = match value {
+        // `as` clamps at both ends like the decimal conversion.
+        Value::Double(v) => v.round_ties_even() as i64,
+        Value::Decimal(bytes) => number::decimal_as_double_integer(bytes),
+        _ => own,
+    };
+    if own == other { smallvec![own] } else { smallvec![own, other] }
+}
+
+/// Whether all documents equal to `doc` have the same hash: it holds no number that types hash differently.
+pub fn is_hash_unique(doc: &[u8]) -> Result<bool> {
+    is_hash_unique_at(doc, 0)
+}
+
+fn is_hash_unique_at(doc: &[u8], depth: usize) -> Result<bool> {
+    if depth >= MAX_DEPTH {
+        return Err(too_deep());
+    }
+    for elem in Elements::new(doc)? {
+        let unique = match elem?.value()? {
+            Value::Doc(inner) | Value::Array(inner) | Value::CodeWithScope { scope: inner, .. } => {
+                is_hash_unique_at(inner, depth + 1)?
+            }
+            value => integers_of_equal_numbers(value).len() == 1,
+        };
+        if !unique {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

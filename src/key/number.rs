@@ -226,6 +226,28 @@ pub(super) fn decimal_to_i64_trunc(value: Value<'_>) -> i64 {
     if negative { -whole } else { whole }
 }
 
+/// The integer that a double of the same value is hashed as: cut off, clamped, and 2^63 itself at the wrong end.
+pub(super) fn decimal_as_double_integer(bytes: [u8; 16]) -> i64 {
+    let Decimal::Finite { negative, coefficient, exponent } = Decimal::from_bytes(bytes) else {
+        return decimal_to_i64(bytes);
+    };
+    match split(coefficient, exponent) {
+        (Some(whole), _) => {
+            if negative {
+                -(whole as i64)
+            } else {
+                whole as i64
+            }
+        }
+        _ if negative => i64::MIN,
+        (None, fraction) => {
+            let is_two_63 =
+                exponent < 19 && !fraction && truncate_to_double(coefficient, exponent) == (TWO_63.to_bits(), true);
+            if is_two_63 { i64::MIN } else { i64::MAX }
+        }
+    }
+}
+
 /// 34 digits and the exponent that goes with them, biased to be positive.
 fn normalise(mut coefficient: u128, mut exponent: i32) -> (u16, u128) {
     while coefficient < MIN_NORMAL {

@@ -19,6 +19,8 @@ pub enum Reason {
     RangeOnPrefix,
     /// Several values of the shard key.
     InOnShardKey,
+    /// Several values of the first fields of a compound key.
+    InOnPrefix,
     /// A union of branches that all name the shard key.
     OrOfTargeted,
     /// Nothing can match: one shard answers with an empty result.
@@ -45,6 +47,7 @@ impl Reason {
             Reason::RangeOnShardKey => "RangeOnShardKey",
             Reason::RangeOnPrefix => "RangeOnPrefix",
             Reason::InOnShardKey => "InOnShardKey",
+            Reason::InOnPrefix => "InOnPrefix",
             Reason::OrOfTargeted => "OrOfTargeted",
             Reason::Unsatisfiable => "Unsatisfiable",
             Reason::NoShardKey => "NoShardKey",
@@ -64,6 +67,7 @@ impl Reason {
             Reason::RangeOnShardKey => "the filter gives a range of the shard key",
             Reason::RangeOnPrefix => "the filter gives a range of the first fields of the shard key",
             Reason::InOnShardKey => "the filter lists values of the shard key",
+            Reason::InOnPrefix => "the filter lists values of the first fields of the shard key",
             Reason::OrOfTargeted => "every branch of the filter's alternatives names the shard key",
             Reason::Unsatisfiable => "no document can match, so one shard is asked",
             Reason::NoShardKey => {
@@ -79,11 +83,28 @@ impl Reason {
     }
 }
 
+/// How a filter uses one shard key field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldUse {
+    /// One value.
+    Equality,
+    /// A list of values.
+    Values,
+    /// At least one range.
+    Range,
+    /// Not restricted.
+    Free,
+    /// No value can match.
+    Nothing,
+}
+
 /// What explain shows of the bounds used.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// Number of key ranges that were looked up.
+    /// Key ranges that were looked up; looking stops once every owner is found.
     pub ranges: usize,
+    /// Chunks in those ranges.
+    pub chunks: usize,
 }
 
 /// Where an operation goes.
