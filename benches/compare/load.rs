@@ -1,0 +1,168 @@
+//! The operations, and running one of them over a number of connections for some time.
+
+use std::io;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
+
+use crate::client::{Client, Command};
+
+/// Sharded by `{_id: "hashed"}`.
+pub const COLLECTION: &str = "items";
+/// The same documents, sharded by `{c: "hashed", _id: 1}`: a range of `_id` within one `c` is on one shard.
+pub const RANGES: &str = "ranges";
+/// Documents `_id` 0 to this; about half of them on each of two shards.
+pub const DOCUMENTS: i64 = 20_000;
+const BATCH: i64 = 1_000;
+/// Documents with the same `c`.
+const GROUP: i64 = 1_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    Find,
+    Insert,
+    Update,
+    Range,
+    Scatter,
+    Batch,
+}
+
+pub const ALL: [Op; 6] = [Op::Find, Op::Insert, Op::Update, Op::Range, Op::Scatter, Op::Batch];
+
+impl Op {
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Find => "point find",
+            Op::Insert => "insert",
+            Op::Update => "update by key",
+            Op::Range => "range find, 100 docs",
+            Op::Scatter => "sort+limit 20, 2 shards",
+            Op::Batch => "insert of 1,000 docs",
+        }
+    }
+
+    /// One command; inserts take fresh keys above `DOCUMENTS`.
+    fn command(self) -> Command {
+        let id = rand::random_range(0..DOCUMENTS);
+        match self {
+            Op::Find => rawdoc! {"find": COLLECTION, "filter": {"_id": id}, "limit": 1, "singleBatch": true}.into(),
+            Op::Insert => insert(vec![document(fresh(1))]),
+            Op::Update => {
+                let statement = rawdoc! {"q": {"_id": id}, "u": {"$set": {"n": rand::random::<i32>()}}};
+                let body = rawdoc! {"update": COLLECTION, "ordered": true, "writeConcern": {"w": 1}};
+                Command { body, documents: Some(("updates", vec![statement])) }
+            }
+            Op::Range => {
+                let from = id / GROUP * GROUP + id % (GROUP - 100);
+                let filter = rawdoc! {"c": from / GROUP, "_id": {"$gte": from, "$lt": from + 100}};
+                rawdoc! {"find": RANGES, "filter": filter, "batchSize": 200}.into()
+            }
+            Op::Scatter => {
+                let from = id * 9 / 10;
+                rawdoc! {"find": COLLECTION, "filter": {"g": {"$gte": from}}, "sort": {"g": 1}, "limit": 20}.into()
+            }
+            Op::Batch => {
+                let first = fresh(BATCH);
+                insert((first..first + BATCH).map(document).collect())
+            }
+        }
+    }
+}
+
+fn fresh(count: i64) -> i64 {
+    static NEXT: AtomicI64 = AtomicI64::new(1_000_000_000);
+    NEXT.fetch_add(count, Ordering::Relaxed)
+}
+
+fn insert(documents: Vec<RawDocumentBuf>) -> Command {
+    let body = rawdoc! {"insert": COLLECTION, "ordered": true, "writeConcern": {"w": 1}};
+    Command { body, documents: Some(("documents", documents)) }
+}
+
+/// About 200 bytes. `g` has nothing to do with where a document lives, so a sort by it needs both shards.
+pub fn document(id: i64) -> RawDocumentBuf {
+    rawdoc! {
+        "_id": id,
+        "c": id / GROUP,
+        "g": id.wrapping_mul(7_919).rem_euclid(DOCUMENTS),
+        "n": 0,
+        "name": "a name of ordinary length",
+        "text": "some more text, so that the document is about as long as documents in applications are at least",
+    }
+}
+
+/// Fills both collections by batches and makes the indexes that are not there yet.
+pub async fn fill(port: u16, db: &str) -> io::Result<()> {
+    let mut client = Client::connect(port).await?;
+    for collection in [COLLECTION, RANGES] {
+        let mut indexes = RawArrayBuf::new();
+        indexes.push(rawdoc! {"key": {"g": 1}, "name": "g_1"});
+        indexes.push(rawdoc! {"key": {"c": "hashed", "_id": 1}, "name": "c_hashed__id_1"});
+        client.run(db, rawdoc! {"createIndexes": collection, "indexes": indexes}.into()).await?;
+        for first in (0..DOCUMENTS).step_by(1_000) {
+            let documents = (first..first + 1_000).map(document).collect();
+            let body = rawdoc! {"insert": collection, "ordered": true};
+            client.run(db, Command { body, documents: Some(("documents", documents)) }).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what inserts added, so that rounds are alike.
+pub async fn clean(port: u16, db: &str) -> io::Result<()> {
+    let mut client = Client::connect(port).await?;
+    let mut all = RawArrayBuf::new();
+    all.push(rawdoc! {"q": {"_id": {"$gte": DOCUMENTS}}, "limit": 0});
+    client.run(db, rawdoc! {"delete": COLLECTION, "deletes": all}.into()).await?;
+    Ok(())
+}
+
+/// What one run measured.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    pub operations: usize,
+    pub seconds: f64,
+    pub p50: Duration,
+    pub p99: Duration,
+}
+
+impl Measured {
+    pub fn per_second(&self) -> f64 {
+        self.operations as f64 / self.seconds.max(1e-9)
+    }
+}
+
+/// Runs `op` on `connections` connections for `time`.
+pub async fn run(port: u16, db: &'static str, op: Op, connections: usize, time: Duration) -> io::Result<Measured> {
+    let mut clients = Vec::new();
+    for _ in 0..connections {
+        clients.push(Client::connect(port).await?);
+    }
+    let began = Instant::now();
+    let end = began + time;
+    let tasks: Vec<_> = clients
+        .into_iter()
+        .map(|mut client| {
+            tokio::task::spawn_local(async move {
+                let mut taken: Vec<Duration> = Vec::with_capacity(65_536);
+                loop {
+                    let start = Instant::now();
+                    if start >= end {
+                        return io::Result::Ok(taken);
+                    }
+                    client.run(db, op.command()).await?;
+                    taken.push(start.elapsed());
+                }
+            })
+        })
+        .collect();
+    let mut all = Vec::new();
+    for task in tasks {
+        all.extend(task.await.map_err(io::Error::other)??);
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    all.sort_unstable();
+    let at = |share: f64| all.get(((all.len() as f64 * share) as usize).min(all.len().saturating_sub(1))).copied();
+    Ok(Measured { operations: all.len(), seconds, p50: at(0.5).unwrap_or_default(), p99: at(0.99).unwrap_or_default() })
+}
