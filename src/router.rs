@@ -87,7 +87,8 @@ impl Router {
     /// # Errors
     /// An address in use; whatever keeps the catalog from being opened: a file in use, a replica set that cannot be reached.
     pub async fn start(config: Config) -> Result<Running> {
-        let listener = Listener::bind(&config.net).await?;
+        let balancer_port = u16::try_from(config.parameters.int("loadBalancerPort")).ok().filter(|port| *port != 0);
+        let listener = Listener::bind(&config.net, balancer_port).await?;
         let addresses = listener.addresses();
         let port = addresses.first().map_or(config.net.port, SocketAddr::port);
         let router = Self::open(config, port).await?;

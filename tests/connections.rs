@@ -231,3 +231,36 @@ async fn connections_beyond_the_limit_are_closed() {
     assert_eq!(fourth.run(doc! { "ping": 1 }).await.get_f64("ok").unwrap(), 1.0);
     running.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn load_balancers_have_a_port_of_their_own() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(&dir, |config| {
+        config.parameters.set("loadBalancerPort", &Bson::Int32(i32::from(free.port()))).unwrap();
+    })
+    .await;
+    let through = async |header: &[u8]| {
+        let mut stream = TcpStream::connect(free).await.unwrap();
+        stream.write_all(header).await.unwrap();
+        Client { stream, reader: FrameReader::new() }
+    };
+    let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\x01\x02\x03\x7f\0\0\x01\x1f\x90\x69\x89";
+    let mut client = through(header).await;
+    let reply = client.run(doc! { "hello": 1, "loadBalanced": true }).await;
+    let service = reply.get_object_id("serviceId").unwrap();
+    let seen: Vec<String> = running.router.connections.list().iter().map(|c| c.info.address.clone()).collect();
+    assert_eq!(seen, ["10.1.2.3:8080"], "the client's own address counts");
+    assert_eq!(client.run(doc! { "ping": 1 }).await.get_f64("ok").unwrap(), 1.0);
+    let mut other = through(b"PROXY UNKNOWN\r\n").await;
+    let reply = other.run(doc! { "hello": 1, "loadBalanced": true }).await;
+    assert_eq!(reply.get_object_id("serviceId").unwrap(), service);
+    let mut unaware = through(header).await;
+    assert_eq!(unaware.code(doc! { "hello": 1 }).await, 354);
+    let mut plain = through(b"").await;
+    plain.send(Flags::NONE, doc! { "hello": 1, "$db": "admin" }).await;
+    assert!(plain.receive().await.is_none(), "without the header it is closed");
+    let mut direct = Client::connect(&running).await;
+    assert!(!direct.run(doc! { "hello": 1 }).await.contains_key("serviceId"));
+    running.stop().await;
+}

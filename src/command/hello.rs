@@ -41,6 +41,7 @@ async fn answer(ctx: &Ctx, request: &Request, primary: &bson::raw::CStr) -> Resu
     let args = Arguments::parse(request)?;
     let offered: Vec<&str> = ctx.router.config.net.compressors.iter().map(|c| c.as_str()).collect();
     let compression = negotiate(&args.compression, &offered);
+    check_balanced(ctx, args.balanced)?;
     greet(ctx, args.client)?;
     let streams = request.message.flags.has(Flags::EXHAUST_ALLOWED);
     let topology = &ctx.router.topology;
@@ -57,6 +58,10 @@ async fn answer(ctx: &Ctx, request: &Request, primary: &bson::raw::CStr) -> Resu
     doc.append(primary, true);
     doc.append(cstr!("msg"), "isdbgrid");
     doc.append(cstr!("topologyVersion"), version_doc(topology));
+    if args.balanced {
+        // The same for every connection of this process, so that drivers know which router they are pinned to.
+        doc.append(cstr!("serviceId"), topology.process_id());
+    }
     if args.hello_ok {
         doc.append(cstr!("helloOk"), true);
     }
@@ -84,6 +89,8 @@ struct Arguments<'a> {
     client: Option<RawBsonRef<'a>>,
     compression: Vec<&'a str>,
     hello_ok: bool,
+    /// `loadBalanced: true`: the client believes a load balancer to be in between.
+    balanced: bool,
     /// The topology version the client has, and how long it wants to wait for another.
     await_change: Option<Seen>,
 }
@@ -107,11 +114,11 @@ impl<'a> Arguments<'a> {
             }
         }
         let hello_ok = request.bool_arg("helloOk")?.is_some();
-        match request.get("loadBalanced") {
-            None | Some(RawBsonRef::Boolean(false)) => {}
-            Some(RawBsonRef::Boolean(true)) => return Err(no_load_balancer()),
+        let balanced = match request.get("loadBalanced") {
+            None => false,
+            Some(RawBsonRef::Boolean(yes)) => yes,
             Some(other) => return Err(wrong_type(request, "loadBalanced", other, "'bool'")),
-        }
+        };
         request.doc_arg("speculativeAuthenticate")?; // as without users: passed over in silence
         check_user_name(request)?;
         let version = request.doc_arg("topologyVersion")?.map(|v| parse_version(request, v)).transpose()?;
@@ -133,7 +140,7 @@ impl<'a> Arguments<'a> {
                 return Err(Error::with_code(51760, "A hello with 'maxAwaitTimeMS' must have 'topologyVersion' too"));
             }
         };
-        Ok(Arguments { client: request.get("client"), compression, hello_ok, await_change })
+        Ok(Arguments { client: request.get("client"), compression, hello_ok, balanced, await_change })
     }
 }
 
@@ -183,11 +190,21 @@ fn check_user_name(request: &Request) -> Result<()> {
     }
 }
 
-fn no_load_balancer() -> Error {
-    Error::new(
-        Code::LoadBalancerSupportMismatch,
-        "This router was not reached through a load balancer it knows of; connect without loadBalanced=true",
-    )
+/// Client and router must agree on whether there is a load balancer between them: the first hello settles it.
+///
+/// # Errors
+/// LoadBalancerSupportMismatch.
+fn check_balanced(ctx: &Ctx, wanted: bool) -> Result<()> {
+    let first = !ctx.conn.greeted.load(Ordering::Relaxed);
+    let message = match (ctx.conn.balanced, wanted) {
+        (true, false) if first => "This connection comes through a load balancer; connect with loadBalanced=true",
+        (false, true) => {
+            "This connection comes through no load balancer that the router knows of (setParameter loadBalancerPort); \
+             connect without loadBalanced=true"
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::new(Code::LoadBalancerSupportMismatch, message))
 }
 
 /// The client's list without what is not offered, in the client's order; `None` where nothing is left.

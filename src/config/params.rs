@@ -60,6 +60,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "a cursor that was not used for this long is closed",
     ),
     param("enableTestCommands", Kind::Bool(false), false, "allow commands that only tests need (configureFailPoint)"),
+    param(
+        "loadBalancerPort",
+        Kind::Int(0, 0, 65_535),
+        false,
+        "port for load balancers that send the PROXY protocol's header; 0 for none",
+    ),
     param("localLogicalSessionTimeoutMinutes", Kind::Int(30, 1, 1_440), false, "how long an unused session lives"),
     param("logLevel", Kind::Int(0, 0, 5), true, "verbosity of the log"),
     param(

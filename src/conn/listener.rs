@@ -1,15 +1,17 @@
 //! Listening sockets.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::client::{self, Dispatcher};
+use super::proxy::{self, Parsed};
 use super::{ConnState, Connections};
 use crate::config::Net;
 use crate::error::{Code, Error, Result};
@@ -20,45 +22,32 @@ use crate::router::Router;
 const BACKLOG: i32 = 1024;
 /// A peer that is silent for this long is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(120);
+/// How long a load balancer may take to say whom it speaks for.
+const HEADER_PATIENCE: Duration = Duration::from_secs(5);
 /// Rest after an accept failed, as it does when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The bound addresses of a router.
 pub struct Listener {
     sockets: Vec<TcpListener>,
+    /// Sockets for load balancers: each connection begins with a header of the PROXY protocol.
+    balanced: Vec<TcpListener>,
 }
 
 impl Listener {
     /// Binds every address of `net`. With port 0 the first address chooses one, the others take the same.
+    /// With `balancer_port`, the same addresses are served on that port for load balancers.
     ///
     /// # Errors
     /// SocketException naming the address that cannot be resolved or bound.
-    pub async fn bind(net: &Net) -> Result<Listener> {
+    pub async fn bind(net: &Net, balancer_port: Option<u16>) -> Result<Listener> {
         raise_open_files();
-        let mut sockets: Vec<TcpListener> = Vec::new();
-        let mut port = net.port;
-        for ip in &net.bind_ips {
-            let failed = |e: io::Error| {
-                Error::new(Code::SocketException, format!("cannot listen on {ip}:{}: {e}", net.port)).from_router()
-            };
-            let found = tokio::net::lookup_host((ip.as_str(), port)).await.map_err(failed)?;
-            let mut addresses: Vec<SocketAddr> = found.collect();
-            // A name that stands for both kinds of address is served on IPv4, as mongos does unless told otherwise.
-            if ip.parse::<std::net::IpAddr>().is_err() && addresses.iter().any(SocketAddr::is_ipv4) {
-                addresses.retain(SocketAddr::is_ipv4);
-            }
-            for mut address in addresses {
-                address.set_port(port);
-                let bound = |s: &TcpListener| s.local_addr().is_ok_and(|a| a == address);
-                if port != 0 && sockets.iter().any(bound) {
-                    continue;
-                }
-                let socket = listen(address).map_err(failed)?;
-                port = socket.local_addr().map_err(failed)?.port();
-                sockets.push(socket);
-            }
-        }
-        Ok(Listener { sockets })
+        let sockets = bind_all(&net.bind_ips, net.port).await?;
+        let balanced = match balancer_port {
+            Some(port) => bind_all(&net.bind_ips, port).await?,
+            None => Vec::new(),
+        };
+        Ok(Listener { sockets, balanced })
     }
 
     pub fn addresses(&self) -> Vec<SocketAddr> {
@@ -67,12 +56,41 @@ impl Listener {
 
     /// Accepts clients until the router shuts down.
     pub async fn serve(self, router: Arc<Router>) {
-        let accepting = self.sockets.iter().map(|socket| accept(socket, &router));
+        let direct = self.sockets.iter().map(|socket| accept(socket, &router, false));
+        let balanced = self.balanced.iter().map(|socket| accept(socket, &router, true));
         tokio::select! {
             () = router.shutdown.cancelled() => {}
-            _ = futures_util::future::join_all(accepting) => {}
+            _ = futures_util::future::join_all(direct.chain(balanced)) => {}
         }
     }
+}
+
+async fn bind_all(ips: &[String], mut port: u16) -> Result<Vec<TcpListener>> {
+    let mut sockets: Vec<TcpListener> = Vec::new();
+    for ip in ips {
+        let failed = |e: io::Error| {
+            Error::new(Code::SocketException, format!("cannot listen on {ip}:{port}: {e}")).from_router()
+        };
+        let found = tokio::net::lookup_host((ip.as_str(), port)).await.map_err(failed)?;
+        let mut addresses: Vec<SocketAddr> = found.collect();
+        // A name that stands for both kinds of address is served on IPv4, as mongos does unless told otherwise.
+        if ip.parse::<IpAddr>().is_err() && addresses.iter().any(SocketAddr::is_ipv4) {
+            addresses.retain(SocketAddr::is_ipv4);
+        }
+        let mut chosen = port;
+        for mut address in addresses {
+            address.set_port(chosen);
+            let bound = |s: &TcpListener| s.local_addr().is_ok_and(|a| a == address);
+            if chosen != 0 && sockets.iter().any(bound) {
+                continue;
+            }
+            let socket = listen(address).map_err(failed)?;
+            chosen = socket.local_addr().map_err(failed)?.port();
+            sockets.push(socket);
+        }
+        port = chosen;
+    }
+    Ok(sockets)
 }
 
 /// Lets the process open as many files as the system allows it: each connection is one.
@@ -96,10 +114,11 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-async fn accept(socket: &TcpListener, router: &Arc<Router>) {
+async fn accept(socket: &TcpListener, router: &Arc<Router>, balanced: bool) {
     loop {
         match socket.accept().await {
-            Ok((stream, peer)) => admit(router, stream, peer),
+            Ok((stream, peer)) if balanced => drop(tokio::spawn(admit_balanced(router.clone(), stream, peer))),
+            Ok((stream, peer)) => admit(router, stream, peer, false),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -108,8 +127,35 @@ async fn accept(socket: &TcpListener, router: &Arc<Router>) {
     }
 }
 
+/// Reads whom a load balancer speaks for, then serves the connection.
+async fn admit_balanced(router: Arc<Router>, mut stream: TcpStream, peer: SocketAddr) {
+    match tokio::time::timeout(HEADER_PATIENCE, read_header(&mut stream)).await {
+        Ok(Ok(source)) => admit(&router, stream, source.unwrap_or(peer), true),
+        Ok(Err(error)) => tracing::warn!(remote = %peer, %error, "a load balancer's connection is refused"),
+        Err(_) => tracing::warn!(remote = %peer, "a load balancer's connection sent no PROXY header in time"),
+    }
+}
+
+/// Reads a header of the PROXY protocol and not one byte more.
+async fn read_header(stream: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
+    let mut bytes = Vec::new();
+    loop {
+        match proxy::parse(&bytes) {
+            Parsed::Header { source, .. } => return Ok(source),
+            Parsed::Invalid => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "it does not begin with a PROXY header"));
+            }
+            Parsed::More(missing) => {
+                let read = bytes.len();
+                bytes.resize(read + missing, 0);
+                stream.read_exact(&mut bytes[read..]).await?;
+            }
+        }
+    }
+}
+
 /// Starts serving a connection, unless there are too many.
-fn admit(router: &Arc<Router>, stream: TcpStream, peer: SocketAddr) {
+fn admit(router: &Arc<Router>, stream: TcpStream, peer: SocketAddr, balanced: bool) {
     let connections: &Arc<Connections> = &router.connections;
     let quiet = router.parameters.read().bool("quiet") || router.config.log.quiet;
     if connections.len() >= router.config.net.max_incoming_connections {
@@ -127,7 +173,7 @@ fn admit(router: &Arc<Router>, stream: TcpStream, peer: SocketAddr) {
         .set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(Duration::from_secs(10)));
     let id = connections.next_id();
     let info = ClientInfo { connection_id: id, address: peer.to_string(), ..ClientInfo::default() };
-    let state = Arc::new(ConnState::new(info));
+    let state = Arc::new(ConnState::new(info, balanced));
     let registered = connections.add(state.clone());
     let set_task = registered.handle();
     router.stats.connections.opened();

@@ -2,6 +2,7 @@
 
 mod client;
 mod listener;
+mod proxy;
 mod registry;
 mod topology;
 
@@ -22,12 +23,14 @@ pub struct ConnState {
     pub greeted: AtomicBool,
     /// A request is being served.
     pub busy: AtomicBool,
+    /// It came in through a load balancer.
+    pub balanced: bool,
     /// The connection streams hello replies.
     pub streams_hello: AtomicBool,
 }
 
 impl ConnState {
-    pub fn new(info: ClientInfo) -> Self {
-        ConnState { info: Arc::new(info), ..Self::default() }
+    pub fn new(info: ClientInfo, balanced: bool) -> Self {
+        ConnState { info: Arc::new(info), balanced, ..Self::default() }
     }
 }
