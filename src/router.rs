@@ -136,6 +136,7 @@ impl Router {
             Duration::from_millis(ms.max(1) as u64)
         };
         tokio::spawn(router.cursors.clone().run_reaper(timeout, router.shutdown.clone()));
+        crate::txn::recovery::start(&router);
         Ok(router)
     }
 

@@ -32,6 +32,8 @@ pub mod collection {
     pub const CATALOG: &str = "mosaic.catalog";
     /// This router's own: what changed at which version, `{_id: topic, version, …}`; see `store::Touch`.
     pub const CHANGES: &str = "mosaic.changes";
+    /// This router's own: decisions of transactions over several shards that are not finished everywhere; see `txn`.
+    pub const TXNS: &str = "mosaic.txns";
 }
 
 /// `database.collection`. Cheap to clone.

@@ -34,6 +34,8 @@ pub struct FailPoints {
     /// Spares the hot path the lock while nothing is configured.
     active: AtomicBool,
     fail_command: Mutex<Option<FailCommand>>,
+    /// Where the process is to end at once: tests of recovery.
+    crash: Mutex<Option<String>>,
 }
 
 /// What a failpoint asks for.
@@ -50,13 +52,18 @@ impl FailPoints {
     /// # Errors
     /// FailedToParse/BadValue where the mode is not one, CommandNotFound-like BadValue for other failpoints.
     pub fn configure(&self, name: &str, mode: RawBsonRef<'_>, data: Option<&RawDocument>) -> Result<i64> {
+        let mode = parse_mode(mode)?;
+        if name == "mosaicCrash" {
+            let place = data.and_then(|d| bsonx::str(d, "at")).map(str::to_owned);
+            *self.crash.lock() = mode.and(place);
+            return Ok(0);
+        }
         if name != "failCommand" {
             return Err(Error::new(
                 Code::BadValue,
-                format!("failpoint '{name}' is not there; the router knows only 'failCommand'"),
+                format!("failpoint '{name}' is not there; the router knows 'failCommand' and 'mosaicCrash'"),
             ));
         }
-        let mode = parse_mode(mode)?;
         let mut slot = self.fail_command.lock();
         let before = slot.as_ref().map_or(0, |f| f.entered);
         *slot = mode.map(|mode| FailCommand {
@@ -66,6 +73,15 @@ impl FailPoints {
         });
         self.active.store(slot.is_some(), Ordering::Release);
         Ok(before)
+    }
+
+    /// Ends the process, as a crash would, if a test has asked for that at `place`
+    /// (`{configureFailPoint: "mosaicCrash", mode: "alwaysOn", data: {at: place}}`).
+    pub fn crash_point(&self, place: &str) {
+        if self.crash.lock().as_deref() == Some(place) {
+            tracing::error!(place, "ending the process because a failpoint says so");
+            std::process::abort();
+        }
     }
 
     /// Whether `request` has to fail, and how. Waits first where `blockConnection` asks for it.

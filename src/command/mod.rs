@@ -14,6 +14,7 @@ pub mod ddl;
 pub mod hello;
 pub mod read;
 pub mod sharding;
+pub mod write;
 
 use std::sync::Arc;
 

@@ -12,6 +12,7 @@ const FAMILIES: &[&[CommandSpec]] = &[
     super::hello::COMMANDS,
     super::read::COMMANDS,
     super::sharding::COMMANDS,
+    super::write::COMMANDS,
 ];
 
 static BY_NAME: LazyLock<HashMap<&'static str, &'static CommandSpec>> = LazyLock::new(|| {

@@ -9,19 +9,35 @@ use crate::bsonx;
 use crate::catalog::model::ShardId;
 use crate::command::Ctx;
 use crate::error::Result;
+use crate::op::OpContext;
+use crate::router::Router;
 use crate::shard::{ReadPreference, Retryable, ServerId, ShardReply};
 use crate::wire::OutMsg;
 
 /// The outcome at one shard: `Ok` is any reply that arrived, `ok: 0` included.
 pub type ShardOutcome = (ShardId, Result<ShardReply>);
 
+impl Router {
+    /// [`Ctx::send`] for work that goes on without the client, or beside it.
+    pub async fn send(
+        &self,
+        op: &OpContext,
+        shard: &str,
+        pref: &ReadPreference,
+        retry: Retryable,
+        msg: &OutMsg,
+    ) -> Result<ShardReply> {
+        let target = self.shards.get(shard)?;
+        let reply = target.run(op, pref, retry, msg).await?;
+        self.clock.observe(op, bsonx::view(&reply.body));
+        Ok(reply)
+    }
+}
+
 impl Ctx {
     /// Sends one command to `shard` and waits for its reply, which may be `ok: 0`.
     pub async fn send(&self, shard: &str, pref: &ReadPreference, retry: Retryable, msg: &OutMsg) -> Result<ShardReply> {
-        let target = self.router.shards.get(shard)?;
-        let reply = target.run(&self.op, pref, retry, msg).await?;
-        self.router.clock.observe(&self.op, bsonx::view(&reply.body));
-        Ok(reply)
+        self.router.send(&self.op, shard, pref, retry, msg).await
     }
 
     /// The same to one certain server of the shard: cursors live on one server.

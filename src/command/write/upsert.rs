@@ -1,0 +1,134 @@
+//! The insert of an upsert whose filter does not lead to one shard.
+//!
+//! Which document an upsert inserts is for a server to say: it computes it in a transaction that is given up (unless
+//! the document belongs right there), and the shard that owns it gets it as a plain insert.
+
+use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+
+use super::locate::first_document;
+use super::single::{Attempt, Plan, Single, Written, write_error};
+use crate::bsonx;
+use crate::catalog::model::ShardId;
+use crate::error::{Code, Error, LABEL_TRANSIENT_TXN, Result};
+use crate::shard::ReadPreference;
+use crate::txn::Participant;
+
+impl Single<'_> {
+    /// Inserts what the upsert says. [`Attempt::Raced`] if a matching document has appeared.
+    ///
+    /// # Errors
+    /// What is wrong with the upsert; DuplicateKey (11000).
+    pub async fn insert(&self, plan: &Plan) -> Result<Attempt> {
+        if let Some(owner) = &plan.replacement_owner {
+            // The replacement says where it belongs: the shard there can do all of it.
+            return self.write(owner, None, true).await.map(Attempt::Done);
+        }
+        let mut txn = self.transaction(&plan.insert_guess);
+        let outcome = self.compute(&mut txn).await;
+        let (reply, doc) = match outcome {
+            Ok(Some(computed)) => computed,
+            Ok(None) => return Ok(Attempt::Raced),
+            Err(error) if is_transient(&error) => return Ok(Attempt::Raced),
+            Err(error) => return Err(error),
+        };
+        let owner = self.owner_of(&doc)?;
+        let shard = txn.shard().clone();
+        if owner == shard {
+            return self.keep(txn, reply).await;
+        }
+        txn.abort().await;
+        let sent = self.ctx.send(&owner, &ReadPreference::PRIMARY, self.retry(), &self.insertion(&doc)).await?;
+        let inserted = sent.into_result()?;
+        match write_error(&inserted) {
+            None => Ok(Attempt::Done(Written { shard: owner, reply: with_write_concern_error(reply, inserted.doc()) })),
+            // Somebody else inserted it, and perhaps it is what the filter asks for.
+            Some(error) if error.is(Code::DuplicateKey) && self.locate(&plan.route).await?.is_some() => {
+                Ok(Attempt::Raced)
+            }
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Runs the upsert in the transaction: the reply, and the document it inserted. `None` if it found one instead.
+    async fn compute(&self, txn: &mut Participant) -> Result<Option<(RawDocumentBuf, RawDocumentBuf)>> {
+        let (body, docs) = self.statement(None, true);
+        let reply = txn.run(&self.ctx.op, body, docs).await?;
+        if let Some(error) = write_error(&reply) {
+            return Err(error);
+        }
+        let Some(id) = upserted_id(reply.doc()) else { return Ok(None) };
+        let doc = self.read_back(txn, id).await?;
+        Ok(doc.map(|doc| (reply.doc().to_owned(), doc)))
+    }
+
+    /// The document with this `_id` as the transaction sees it.
+    pub async fn read_back(&self, txn: &mut Participant, id: RawBsonRef<'_>) -> Result<Option<RawDocumentBuf>> {
+        let reply = txn.run(&self.ctx.op, self.find_id(id), None).await?;
+        Ok(first_document(reply.doc()).map(RawDocument::to_owned))
+    }
+
+    /// The shard a document belongs to.
+    ///
+    /// # Errors
+    /// ShardKeyNotFound (61) for an array in the shard key.
+    pub fn owner_of(&self, doc: &RawDocument) -> Result<ShardId> {
+        crate::target::document(doc, self.coll)
+    }
+
+    /// Commits the transaction whose result stays where it is.
+    pub async fn keep(&self, txn: Participant, reply: RawDocumentBuf) -> Result<Attempt> {
+        let shard = txn.shard().clone();
+        match txn.commit(&self.ctx.op, self.write_concern()).await {
+            Ok(concern) => {
+                let mut reply = reply;
+                if let Some(error) = concern {
+                    reply.append(bson::cstr!("writeConcernError"), error);
+                }
+                Ok(Attempt::Done(Written { shard, reply }))
+            }
+            Err(error) if is_transient(&error) => Ok(Attempt::Raced),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether the transaction was aborted without having done anything, so that it can be begun anew.
+pub fn is_transient(error: &Error) -> bool {
+    let begins_anew = [Code::WriteConflict, Code::NoSuchTransaction, Code::LockTimeout];
+    begins_anew.iter().any(|code| error.is(*code)) && error.labels().iter().any(|l| l == LABEL_TRANSIENT_TXN)
+}
+
+/// The `_id` of the document that an upsert's reply says it inserted.
+fn upserted_id(reply: &RawDocument) -> Option<RawBsonRef<'_>> {
+    if let Some(last) = bsonx::doc(reply, "lastErrorObject") {
+        return bsonx::get(last, "upserted");
+    }
+    let first = bsonx::array(reply, "upserted")?.into_iter().next()?.ok()?;
+    bsonx::get(first.as_document()?, "_id")
+}
+
+fn with_write_concern_error(mut reply: RawDocumentBuf, from: &RawDocument) -> RawDocumentBuf {
+    if let Some(error) = bsonx::doc(from, "writeConcernError") {
+        reply.append(bson::cstr!("writeConcernError"), RawBson::Document(error.to_owned()));
+    }
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn both_kinds_of_reply_name_the_inserted_document() {
+        let update = rawdoc! { "n": 1, "upserted": [{ "index": 0, "_id": "a" }] };
+        assert_eq!(upserted_id(&update).unwrap().as_str(), Some("a"));
+        let modify = rawdoc! { "lastErrorObject": { "n": 1, "upserted": "b" }, "value": null };
+        assert_eq!(upserted_id(&modify).unwrap().as_str(), Some("b"));
+        assert!(upserted_id(&rawdoc! { "n": 1, "nModified": 1 }).is_none());
+        assert!(upserted_id(&rawdoc! { "lastErrorObject": { "n": 1 }, "value": {} }).is_none());
+    }
+}
