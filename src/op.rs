@@ -14,8 +14,10 @@ use crate::error::{Code, Error, Result};
 pub enum Cancelled {
     /// The client's connection is gone.
     ClientDisconnect,
-    /// `killOp`, `killSessions` or shutdown.
+    /// `killOp` or `killSessions`.
     Interrupted,
+    /// The router stops.
+    Shutdown,
 }
 
 /// What the router knows of the client behind a connection.
@@ -118,6 +120,7 @@ impl OpContext {
             Some(Cancelled::ClientDisconnect) => {
                 Error::new(Code::ClientDisconnect, "The client closed its connection").from_router()
             }
+            Some(Cancelled::Shutdown) => Error::new(Code::InterruptedAtShutdown, "The router shuts down").from_router(),
             _ => Error::new(Code::Interrupted, "operation was interrupted").from_router(),
         }
     }

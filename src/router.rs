@@ -166,7 +166,7 @@ impl Running {
         router.connections.wait_until_empty(quiet).await;
         router.shutdown.cancel();
         for op in router.ops.list() {
-            op.kill(Cancelled::Interrupted);
+            op.kill(Cancelled::Shutdown);
         }
         router.connections.close_all(STOP_PATIENCE).await;
         if let Err(e) = self.serving.await {

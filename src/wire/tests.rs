@@ -270,6 +270,27 @@ fn lies_about_compressed_sizes_close_the_connection() {
     }
 }
 
+#[test]
+fn truncated_messages_are_refused_at_every_byte() {
+    let sequence = kind1(b"documents", rawdoc! { "_id": 1 }.as_bytes());
+    for whole in [
+        msg(0, &[kind0(insert().as_bytes()), sequence.clone()]),
+        with_checksum(0, &[kind0(insert().as_bytes()), sequence]),
+    ] {
+        assert_eq!(verdict(&whole), 0);
+        let end_of_body = HEADER_LEN + 5 + insert().as_bytes().len();
+        for end in 0..whole.len() {
+            assert_eq!(verdict(&whole.slice(..end)), -1, "{end}: the header tells");
+            if end >= HEADER_LEN {
+                let mut cut = whole[..end].to_vec();
+                cut[..4].copy_from_slice(&(end as i32).to_le_bytes());
+                let whole_again = end == end_of_body && whole[HEADER_LEN] == 0;
+                assert_eq!(verdict(&cut.into()) == 0, whole_again, "{end}");
+            }
+        }
+    }
+}
+
 fn any_doc() -> impl Strategy<Value = RawDocumentBuf> {
     let value = prop_oneof![
         any::<i32>().prop_map(bson::Bson::Int32),
