@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bson::{RawDocument, RawDocumentBuf, Timestamp, oid::ObjectId};
 use smallvec::SmallVec;
 
-use self::index::Index;
+use self::index::Tops;
 use self::segment::{Segment, ShardSet};
 use super::model::ShardId;
 use crate::error::Result;
@@ -53,8 +53,8 @@ struct Inner {
     /// Number of chunks before each segment.
     starts: Vec<usize>,
     len: usize,
-    /// Over the first keys of all segments but the first.
-    tops: Index,
+    /// Over the first keys of the segments.
+    tops: Tops,
     /// The ends of the key space.
     min_doc: RawDocumentBuf,
     max_doc: RawDocumentBuf,
@@ -101,7 +101,7 @@ impl<'a> ChunkRef<'a> {
     }
 
     pub fn shard(&self) -> &'a ShardId {
-        &self.table.shards[usize::from(self.segment().shards[self.chunk])]
+        &self.table.shards[usize::from(self.segment().shard(self.chunk))]
     }
 
     /// (major, minor).
@@ -170,7 +170,7 @@ impl RoutingTable {
     #[inline]
     pub fn chunk_for(&self, key: &[u8]) -> ChunkRef<'_> {
         let table = &*self.0;
-        let segment = table.tops.rank(key, |i| table.segments[i + 1].key(0));
+        let segment = table.tops.find(key, |i| table.segments[i].key(0));
         ChunkRef { table, segment, chunk: table.segments[segment].find(key) }
     }
 
@@ -215,7 +215,7 @@ impl RoutingTable {
         let here = move |s: &Segment| position.is_some_and(|p| s.owners.contains(p));
         let segments = table.segments.iter().enumerate().filter(move |(_, s)| here(s));
         segments.flat_map(move |(segment, s)| {
-            let mine = (0..s.len()).filter(move |i| Some(s.shards[*i]) == position);
+            let mine = (0..s.len()).filter(move |i| Some(s.shard(*i)) == position);
             mine.map(move |chunk| ChunkRef { table, segment, chunk })
         })
     }
@@ -223,8 +223,8 @@ impl RoutingTable {
     /// How many chunks each owner has, in name order.
     pub fn chunk_counts(&self) -> Vec<(ShardId, usize)> {
         let mut counts = vec![0; self.0.shards.len()];
-        for shard in self.0.segments.iter().flat_map(|s| &s.shards) {
-            counts[usize::from(*shard)] += 1;
+        for shard in self.0.segments.iter().flat_map(|s| s.shards(0, s.len())) {
+            counts[usize::from(shard)] += 1;
         }
         let mut named: Vec<_> = self.0.shards.iter().cloned().zip(counts).filter(|(_, n)| *n > 0).collect();
         named.sort();
@@ -298,7 +298,7 @@ impl<'a> Collector<'a> {
             if last - first == segment.len() {
                 self.set.union(&segment.owners);
             } else {
-                segment.shards[first..last].iter().for_each(|s| self.set.insert(*s));
+                segment.shards(first, last).for_each(|s| self.set.insert(s));
             }
             if self.set.len() == self.table.0.owners.len() {
                 self.complete = true;
@@ -313,7 +313,7 @@ impl<'a> Collector<'a> {
         if !self.complete {
             let chunk = self.table.chunk_for(key);
             self.chunks += 1;
-            self.set.insert(chunk.segment().shards[chunk.chunk]);
+            self.set.insert(chunk.segment().shard(chunk.chunk));
             self.complete = self.set.len() == self.table.0.owners.len();
         }
         self.complete

@@ -11,8 +11,14 @@ mod filter;
 mod interval;
 mod plan;
 mod predicate;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod reference;
 mod regex;
 mod route;
+#[cfg(test)]
+mod testgen;
 #[cfg(test)]
 mod tests;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::index::Index;
+use super::index::Tops;
 use super::segment::{Entry, SEGMENT_CHUNKS, Segment, ShardSet};
 use super::{ChunkInfo, Inner};
 use crate::catalog::model::ShardId;
@@ -119,7 +119,7 @@ fn finish(key: ShardKeyPattern, shards: Vec<ShardId>, segments: Vec<Arc<Segment>
     owners.sort_unstable();
     let max_doc = key.max_key();
     Ok(Inner {
-        tops: Index::new(segments.iter().skip(1).map(|s| s.key(0))),
+        tops: Tops::new(segments.iter().map(|s| s.key(0))),
         version: segments.iter().map(|s| s.version).max().unwrap_or_default(),
         min_doc: key.min_key(),
         max_key: key.encode(&max_doc)?,
@@ -225,7 +225,7 @@ impl Inner {
                         max: max.to_vec(),
                         min_doc: s.min(i)?.to_owned(),
                         id: s.id(i),
-                        shard: s.shards[i],
+                        shard: s.shard(i),
                         lastmod: s.lastmod(i),
                         jumbo: s.is_jumbo(i),
                         since: s.since(i),

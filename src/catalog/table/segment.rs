@@ -4,11 +4,11 @@
 use bson::oid::ObjectId;
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 
-use super::index::Index;
+use super::index::Blocks;
 use crate::error::{Error, Result};
 
 /// Segments are built with this many chunks, where there are that many.
-pub(super) const SEGMENT_CHUNKS: usize = 512;
+pub(super) const SEGMENT_CHUNKS: usize = Blocks::MAX;
 
 /// One chunk on its way into a segment.
 #[derive(Clone, Debug)]
@@ -28,11 +28,9 @@ pub(super) struct Entry {
 /// Sorted chunks without gaps. About 70 bytes per chunk for a hashed key.
 #[derive(Debug)]
 pub(super) struct Segment {
-    /// Over the keys of all chunks but the first: a key looked up here is never below the first.
-    index: Index,
+    index: Blocks,
     keys: Strings,
     docs: Strings,
-    pub shards: Box<[u16]>,
     ids: Box<[[u8; 12]]>,
     lastmods: Box<[(u32, u32)]>,
     /// `onCurrentShardSince` as a number; 0 is none.
@@ -46,7 +44,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// From sorted, gap-free entries, at least one and at most 65,536.
+    /// From sorted, gap-free entries, at least one and at most [`SEGMENT_CHUNKS`].
     pub fn new(entries: &[Entry]) -> Result<Self> {
         let keys = Strings::new(entries.iter().map(|e| e.min.as_slice()))?;
         let docs = Strings::new(entries.iter().map(|e| e.min_doc.as_bytes()))?;
@@ -56,10 +54,9 @@ impl Segment {
         }
         let since = |e: &Entry| e.since.map_or(0, |t| (u64::from(t.time) << 32) | u64::from(t.increment));
         Ok(Segment {
-            index: Index::new(entries.iter().skip(1).map(|e| e.min.as_slice())),
+            index: Blocks::new(entries.iter().map(|e| (e.min.as_slice(), e.shard))),
             keys,
             docs,
-            shards: entries.iter().map(|e| e.shard).collect(),
             ids: entries.iter().map(|e| e.id.bytes()).collect(),
             lastmods: entries.iter().map(|e| e.lastmod).collect(),
             since: entries.iter().map(since).collect(),
@@ -70,13 +67,24 @@ impl Segment {
     }
 
     pub fn len(&self) -> usize {
-        self.shards.len()
+        self.index.len()
     }
 
     /// The chunk that holds `key`, which is not below the first chunk's bound.
     #[inline]
     pub fn find(&self, key: &[u8]) -> usize {
-        self.index.rank(key, |i| self.keys.get(i + 1))
+        self.index.find(key, |i| self.keys.get(i))
+    }
+
+    /// The table's position of the shard that owns chunk `i`.
+    #[inline]
+    pub fn shard(&self, i: usize) -> u16 {
+        self.index.shard(i)
+    }
+
+    /// The same for chunks `from..to`.
+    pub fn shards(&self, from: usize, to: usize) -> impl Iterator<Item = u16> + '_ {
+        self.index.shards(from, to)
     }
 
     /// Encoded lower bound of chunk `i`.
@@ -115,7 +123,7 @@ impl Segment {
             + self.index.memory()
             + self.keys.memory()
             + self.docs.memory()
-            + self.len() * (2 + 12 + 8 + 8)
+            + self.len() * (12 + 8 + 8)
             + self.jumbo.len() * 2
             + self.owners.0.len() * 8
     }
