@@ -135,6 +135,9 @@ pub enum Touch {
 }
 
 impl Touch {
+    /// The topic that makes readers load everything anew.
+    pub const EVERYTHING: &str = "*";
+
     /// The topic of one collection's chunks.
     pub fn chunks(uuid: Uuid) -> String {
         format!("chunks:{uuid}")

@@ -3,6 +3,7 @@
 //! `dispatch` is the only way in. It finds the command, reads the generic arguments in one scan of the body,
 //! registers the operation, runs the handler on one immutable routing snapshot and turns errors into replies.
 
+mod config_write;
 mod dispatch;
 mod failpoint;
 mod request;

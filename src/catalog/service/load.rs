@@ -26,8 +26,8 @@ fn changed(changes: &Changes, topic: &str) -> bool {
 /// The snapshot that `view` shows, sharing with `old` whatever did not change.
 pub(super) async fn load(view: &mut dyn View, old: &Snapshot) -> Result<Snapshot> {
     let mut next = Snapshot { version: view.version(), ..old.clone() };
-    let changes = if old.version == 0 { None } else { Some(changes_since(view, old.version).await?) };
-    if old.version == 0 {
+    let changes = if old.version == 0 { None } else { changes_since(view, old.version).await? };
+    if changes.is_none() {
         let doc = view.get(collection::VERSION, &Bson::Int32(1)).await?;
         let id = doc.as_deref().and_then(|d| bsonx::get(d, "clusterId")).and_then(|v| v.as_object_id());
         next.cluster_id = id.unwrap_or(old.cluster_id);
@@ -59,9 +59,10 @@ async fn scan(view: &mut dyn View, collection: &str, scan: &Scan) -> Result<Vec<
     Ok(docs)
 }
 
-async fn changes_since(view: &mut dyn View, version: u64) -> Result<HashSet<String>> {
+async fn changes_since(view: &mut dyn View, version: u64) -> Result<Changes> {
     let docs = scan(view, collection::CHANGES, &Scan::Greater("version".into(), version as i64)).await?;
-    Ok(docs.iter().filter_map(|d| bsonx::str(d, "_id").map(str::to_owned)).collect())
+    let topics: HashSet<String> = docs.iter().filter_map(|d| bsonx::str(d, "_id").map(str::to_owned)).collect();
+    Ok((!topics.contains(Touch::EVERYTHING)).then_some(topics))
 }
 
 async fn shards(view: &mut dyn View) -> Result<BTreeMap<Arc<str>, Arc<ShardInfo>>> {
@@ -115,7 +116,8 @@ async fn collections(
         next.collections.retain(|ns, _| live.contains(ns.as_str()));
     }
     for info in infos {
-        let known = old.collections.get(info.ns.as_str()).filter(|c| is_same(c, &info));
+        // Where everything is to be loaded, what is known does not count.
+        let known = old.collections.get(info.ns.as_str()).filter(|c| changes.is_some() && is_same(c, &info));
         let chunks_changed = known.is_none() || changed(changes, &Touch::chunks(info.uuid));
         let tags = next.tags.get(info.ns.as_str()).cloned();
         if !chunks_changed && !tags_changed && known.is_some_and(|k| *k.info == *info) {

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use bson::{RawArray, RawBsonRef, RawDocument, rawdoc};
 use bytes::Bytes;
 
+use super::config_scratch::Scratch;
 use super::find_args::FindArgs;
 use super::pass::{CursorOptions, OpenCursor};
-use super::{config_simple as simple, stages};
+use super::{config_local as local, config_simple as simple, stages};
 use crate::bsonx::{self, Writer, kind};
-use crate::catalog::model::Namespace;
+use crate::catalog::model::{Namespace, collection};
 use crate::catalog::store::{ConfigReads, Scan};
 use crate::command::{Ctx, Reply, Request};
 use crate::cursor::{Cursor, RemoteCursor, StoredCursor};
@@ -36,14 +37,7 @@ impl Ctx {
                 self.adopt_as(request, reply, ns, options)
             }
             ConfigReads::Local => {
-                let mut docs = Vec::new();
-                let mut view = self.router.catalog.store().view(0).await?;
-                let mut keep = |doc: bson::RawDocumentBuf| {
-                    docs.push(Bytes::from(doc.into_bytes()));
-                    Ok(())
-                };
-                view.scan(ns.coll(), &Scan::All, &mut keep).await?;
-                drop(view);
+                let docs = self.stored(ns, leading_filter(request)?).await?;
                 match request.spec.name {
                     "find" => self.find_stored(request, ns, docs).await,
                     "aggregate" => self.aggregate_stored(request, ns, docs).await,
@@ -70,16 +64,32 @@ impl Ctx {
         Ok(Reply::raw(bsonx::with_int64(body, &["cursor", "id"], id)))
     }
 
+    /// The documents of a collection in the embedded store, narrowed by the filter where that is cheap.
+    async fn stored(&self, ns: &Namespace, filter: Option<&RawDocument>) -> Result<Vec<Bytes>> {
+        let uuid = filter.and_then(|f| bsonx::get(f, "uuid")).filter(|v| matches!(v, RawBsonRef::Binary(_)));
+        let scan = match uuid {
+            Some(uuid) if ns.coll() == collection::CHUNKS => Scan::ByField("uuid".into(), uuid.try_into()?),
+            _ => Scan::All,
+        };
+        let mut docs = Vec::new();
+        let mut view = self.router.catalog.store().view(0).await?;
+        let mut keep = |doc: bson::RawDocumentBuf| {
+            docs.push(Bytes::from(doc.into_bytes()));
+            Ok(())
+        };
+        view.scan(ns.coll(), &scan, &mut keep).await?;
+        Ok(docs)
+    }
+
     async fn find_stored(&self, request: &Request, ns: &Namespace, docs: Vec<Bytes>) -> Result<Reply> {
         let args = FindArgs::scan(request.body());
-        let docs = simple::prefilter(docs, args.filter);
         let plain = !args.odd && args.projection.is_none() && args.collation.is_none() && !args.tailable;
         if plain
-            && simple::covers(args.filter)
+            && let Some(docs) = local::filtered(&docs, args.filter)
             && let Some(mut docs) = simple::sorted(&docs, args.sort)
         {
             docs.drain(..docs.len().min(args.skip as usize));
-            if let Some(wanted) = args.wanted() {
+            if let Some(wanted) = args.wanted().filter(|n| *n > 0) {
                 docs.truncate(wanted as usize);
             }
             return Ok(self.stored_reply(request, ns, docs, args.batch_size));
@@ -87,6 +97,7 @@ impl Ctx {
         if args.odd {
             return Err(Error::new(Code::BadValue, "An argument of this find has a wrong type or value"));
         }
+        let docs = simple::prefilter(docs, args.filter);
         let mut pipeline = bson::RawArrayBuf::new();
         if let Some(filter) = args.filter {
             pipeline.push(rawdoc! { "$match": filter.to_owned() });
@@ -103,8 +114,7 @@ impl Ctx {
         if let Some(projection) = args.projection.filter(|p| !p.is_empty()) {
             pipeline.push(rawdoc! { "$project": projection.to_owned() });
         }
-        let reply = self.on_documents(request, &docs, &pipeline, args.batch_size).await?;
-        let mut reply = self.adopt_as(request, reply, ns, CursorOptions::default())?;
+        let mut reply = self.on_documents(request, ns, &docs, pipeline, args.batch_size).await?;
         if args.single_batch {
             reply.body = bsonx::with_int64(reply.body, &["cursor", "id"], 0);
         }
@@ -119,17 +129,27 @@ impl Ctx {
         if bsonx::truthy(body, "explain").unwrap_or(false) {
             return Err(Error::new(Code::CommandNotSupported, "The catalog's reads cannot be explained"));
         }
+        let list = stages::stages(pipeline)?;
+        let batch_size = bsonx::doc(body, "cursor").and_then(|c| bsonx::int(c, "batchSize"));
+        let (docs, done) = match bsonx::get(body, "collation") {
+            None => local::run(docs, &list),
+            Some(_) => (docs, 0),
+        };
+        if done == list.len() {
+            return Ok(self.stored_reply(request, ns, docs, batch_size));
+        }
         if let Some(foreign) = stages::foreign(ns.db(), pipeline).first() {
             return Err(Error::new(
                 Code::CommandNotSupported,
                 format!("{} is not supported on the embedded catalog: it names {}", foreign.stage, foreign.ns),
             ));
         }
-        let list = stages::stages(pipeline)?;
-        let docs = simple::prefilter(docs, stages::leading_match(&list));
-        let batch_size = bsonx::doc(body, "cursor").and_then(|c| bsonx::int(c, "batchSize"));
-        let reply = self.on_documents(request, &docs, pipeline, batch_size).await?;
-        self.adopt_as(request, reply, ns, CursorOptions::default())
+        let docs = if done == 0 { simple::prefilter(docs, stages::leading_match(&list)) } else { docs };
+        let mut rest = bson::RawArrayBuf::new();
+        for stage in pipeline.into_iter().skip(done) {
+            rest.push(stage?);
+        }
+        self.on_documents(request, ns, &docs, rest, batch_size).await
     }
 
     async fn count_stored(&self, request: &Request, docs: Vec<Bytes>) -> Result<Reply> {
@@ -153,20 +173,25 @@ impl Ctx {
 
     /// The documents that match, by a shard's judgement where the filter is not simple.
     async fn matching(&self, request: &Request, docs: Vec<Bytes>, query: Option<&RawDocument>) -> Result<Vec<Bytes>> {
+        let plain = bsonx::get(request.body(), "collation").is_none();
+        if plain && let Some(docs) = local::filtered(&docs, query) {
+            return Ok(docs);
+        }
         let docs = simple::prefilter(docs, query);
-        let Some(query) = query.filter(|query| !simple::covers(Some(query))) else { return Ok(docs) };
         let mut pipeline = bson::RawArrayBuf::new();
-        pipeline.push(rawdoc! { "$match": query.to_owned() });
-        let reply = self.on_documents(request, &docs, &pipeline, Some(i64::from(i32::MAX))).await?.into_result()?;
-        let mut batch = crate::merge::Batch::new(super::pass::batch_of(&reply.body, "firstBatch")?);
-        let mut matching = Vec::new();
-        while let Some(range) = batch.advance()? {
-            matching.push(Bytes::copy_from_slice(&batch.bytes()[range]));
+        if let Some(query) = query {
+            pipeline.push(rawdoc! { "$match": query.to_owned() });
         }
-        if OpenCursor::read(&reply.body)?.is_some() {
-            return Err(too_much());
+        if size(&docs) <= INLINE_BYTES {
+            let all = Some(i64::from(i32::MAX));
+            let reply = self.inline(request, &docs, &pipeline, all).await?.into_result()?;
+            let batch = super::pass::batch_of(&reply.body, "firstBatch")?;
+            // One that is left open holds what is beyond 16 MiB.
+            if OpenCursor::read(&reply.body)?.is_none() {
+                return super::config_scratch::documents(batch);
+            }
         }
-        Ok(matching)
+        Scratch::filled(self, &docs).await?.aggregate(pipeline, options(request)).await
     }
 
     fn stored_reply(&self, request: &Request, ns: &Namespace, docs: Vec<Bytes>, batch_size: Option<i64>) -> Reply {
@@ -186,16 +211,33 @@ impl Ctx {
         Reply::raw(writer.finish(CursorFields { id, ns: &ns, ..CursorFields::default() }))
     }
 
-    /// Runs a pipeline on these documents, on the first shard that answers.
+    /// Runs a pipeline on these documents, on the first shard that answers. What does not fit into one command goes
+    /// through a temporary collection there.
     async fn on_documents(
+        &self,
+        request: &Request,
+        ns: &Namespace,
+        docs: &[Bytes],
+        pipeline: bson::RawArrayBuf,
+        batch_size: Option<i64>,
+    ) -> Result<Reply> {
+        if size(docs) > INLINE_BYTES {
+            let docs = Scratch::filled(self, docs).await?.aggregate(pipeline, options(request)).await?;
+            return Ok(self.stored_reply(request, ns, docs, batch_size));
+        }
+        let reply = self.inline(request, docs, &pipeline, batch_size).await?;
+        self.adopt_as(request, reply, ns, CursorOptions::default())
+    }
+
+    /// The pipeline on documents sent with it.
+    async fn inline(
         &self,
         request: &Request,
         docs: &[Bytes],
         pipeline: &RawArray,
         batch_size: Option<i64>,
     ) -> Result<ShardReply> {
-        let body = documents_aggregate(request.body(), docs, pipeline, batch_size)?;
-        let msg = OutMsg::new(body);
+        let msg = OutMsg::new(documents_aggregate(request.body(), docs, pipeline, batch_size)?);
         let mut last = None;
         for shard in self.snapshot.shards.keys() {
             match self.send(shard, &ReadPreference::PRIMARY, Retryable::Read, &msg).await {
@@ -207,6 +249,36 @@ impl Ctx {
             Error::new(Code::ShardNotFound, "No shards found: this query on the catalog needs one to evaluate it")
         }))
     }
+}
+
+/// What goes into a `$documents` stage at most; a command holds 16 MiB.
+const INLINE_BYTES: usize = 12 << 20;
+
+fn size(docs: &[Bytes]) -> usize {
+    docs.iter().map(|doc| doc.len() + 10).sum()
+}
+
+/// The filter that a read begins with.
+fn leading_filter(request: &Request) -> Result<Option<&RawDocument>> {
+    match request.spec.name {
+        "find" => request.doc_arg("filter"),
+        "aggregate" => {
+            let first = request.array_arg("pipeline")?.and_then(|p| p.into_iter().next());
+            Ok(first.and_then(|s| s.ok()?.as_document()).and_then(|s| bsonx::doc(s, "$match")))
+        }
+        _ => request.doc_arg("query"),
+    }
+}
+
+/// Arguments that change what a pipeline means.
+fn options(request: &Request) -> bson::RawDocumentBuf {
+    let mut out = bson::RawDocumentBuf::new();
+    for (key, value) in request.body().iter().flatten() {
+        if matches!(key.as_str(), "let" | "collation" | "allowDiskUse" | "maxTimeMS") {
+            out.append(key, value);
+        }
+    }
+    out
 }
 
 /// `{aggregate: 1, pipeline: [{$documents: {$literal: docs}}, …pipeline]}` on `admin`.
@@ -260,7 +332,7 @@ fn too_much() -> Error {
 }
 
 /// The command with another `$db`.
-fn with_db(body: &RawDocument, db: &str) -> Vec<u8> {
+pub fn with_db(body: &RawDocument, db: &str) -> Vec<u8> {
     let mut out = Writer::copy_without(body.as_bytes(), |key| key == b"$db");
     out.str("$db", db);
     out.finish()

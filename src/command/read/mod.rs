@@ -3,7 +3,10 @@
 //! A read of one shard is forwarded as it came and its reply passed on, with only the cursor's id replaced. A read of
 //! several shards is rewritten for them (`find_args`, `stages`) and merged here (`merged`, [`crate::merge`]).
 
-mod config;
+pub mod config;
+mod config_local;
+mod config_match;
+pub mod config_scratch;
 mod config_simple;
 mod distinct_values;
 mod find;

@@ -173,8 +173,14 @@ async fn median(
         "max": chunk.max.clone(),
         "force": true,
     };
-    let reply = ctx.run_on_shard(&chunk.shard, "admin", command, Retryable::Read).await?;
-    let keys = bsonx::array(reply.doc(), "splitKeys");
+    let reply = ctx.run_on_shard(&chunk.shard, "admin", command, Retryable::Read).await;
+    let reply = match reply {
+        Ok(reply) => Some(reply),
+        // Said of a collection without any data, whatever the command asks for.
+        Err(e) if e.is(Code::InvalidOptions) && e.message().contains("max chunk size") => None,
+        Err(e) => return Err(Failure::Error(e)),
+    };
+    let keys = reply.as_ref().and_then(|r| bsonx::array(r.doc(), "splitKeys"));
     match keys.and_then(|k| k.into_iter().flatten().next()).and_then(|v| v.as_document()) {
         Some(key) => Ok(key.to_owned()),
         None => {
