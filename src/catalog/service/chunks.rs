@@ -5,8 +5,8 @@ use bson::{Bson, RawDocument, RawDocumentBuf, rawdoc};
 
 use super::Catalog;
 use super::collections::sharded;
-use crate::catalog::chunk::ChunkDoc;
-use crate::catalog::model::{ChunkVersion, Namespace, collection};
+use crate::catalog::chunk::{ChunkDoc, HistoryEntry};
+use crate::catalog::model::{ChunkVersion, Namespace, ShardId, collection};
 use crate::catalog::snapshot::{CollectionRouting, Snapshot};
 use crate::catalog::store::{CatalogTxn, CheckKind, Touch};
 use crate::catalog::table::ChunkInfo;
@@ -76,6 +76,31 @@ impl Catalog {
                     "owningShard": &*merged.info.shard,
                 };
                 self.log_change("merge", ns.as_str(), details).await;
+                return Ok(());
+            }
+        }
+        Err(conflict(ns))
+    }
+
+    /// Gives the chunk with exactly the bounds `[min, max)` to another shard, under a new major version. Nothing but the
+    /// catalog changes: whoever calls it has seen to the documents.
+    ///
+    /// Errors: as [`Catalog::split_chunk`].
+    pub async fn place_chunk(&self, ns: &Namespace, min: &RawDocument, max: &RawDocument, to: &ShardId) -> Result<()> {
+        for attempt in 0..super::ATTEMPTS {
+            let snapshot = self.snapshot();
+            let routing = sharded(&snapshot, ns)?;
+            let mut chunk = self.chunk_doc(&snapshot, routing, min, max).await?;
+            if chunk.info.shard == *to {
+                return Ok(());
+            }
+            let now = self.tick().await?;
+            chunk.info.shard = to.clone();
+            chunk.info.lastmod = version_pair(routing.version().next_major());
+            chunk.info.since = Some(now);
+            chunk.history.insert(0, HistoryEntry { valid_after: now, shard: to.clone() });
+            let txn = guarded(&snapshot, routing).put(collection::CHUNKS, chunk.to_doc());
+            if self.try_commit(attempt, &txn).await? {
                 return Ok(());
             }
         }

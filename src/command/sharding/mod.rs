@@ -7,6 +7,7 @@ mod balancer;
 mod enable_sharding;
 mod list_shards;
 mod not_yet;
+mod place_chunk;
 mod prepare;
 mod refine;
 mod router_config;
@@ -74,6 +75,10 @@ pub const COMMANDS: &[CommandSpec] = &[
         .admin(),
     CommandSpec::new("balancerStart", Access::Cluster, "Starts the balancer", |c, r| Box::pin(balancer::start(c, r)))
         .admin(),
+    CommandSpec::new("_mosaicPlaceChunk", Access::Cluster, "Assigns an empty chunk to a shard (tests only)", |c, r| {
+        Box::pin(place_chunk::run(c, r))
+    })
+    .admin(),
     not_yet::row("removeShard", "Drains and removes a shard"),
     not_yet::row("moveChunk", "Moves a chunk to another shard"),
     not_yet::row("moveRange", "Moves a range to another shard"),
