@@ -14,6 +14,7 @@ use crate::catalog::Catalog;
 use crate::catalog::model::ShardId;
 use crate::catalog::snapshot::Snapshot;
 use crate::command::FailPoints;
+use crate::command::ddl;
 use crate::command::read::views::ViewCatalog;
 use crate::config::{CatalogConfig, Config, Parameters};
 use crate::conn::{Connections, Listener, Topology};
@@ -63,6 +64,8 @@ pub struct Router {
     pub views: ViewCatalog,
     pub stats: Arc<Stats>,
     pub sessions: Sessions,
+    /// Changes of structure under way.
+    pub ddl: Arc<ddl::Coordinator>,
     pub clock: ClusterClock,
     pub failpoints: FailPoints,
     /// The clients that are connected.
@@ -120,6 +123,7 @@ impl Router {
             views: ViewCatalog::default(),
             stats: Arc::new(Stats::default()),
             sessions: Sessions::new(session_timeout),
+            ddl: Arc::new(ddl::Coordinator::default()),
             clock: ClusterClock::default(),
             failpoints: FailPoints::default(),
             connections: Arc::new(Connections::default()),
@@ -137,6 +141,8 @@ impl Router {
         };
         tokio::spawn(router.cursors.clone().run_reaper(timeout, router.shutdown.clone()));
         crate::txn::recovery::start(&router);
+        crate::session::start(&router);
+        ddl::recovery::start(&router);
         Ok(router)
     }
 

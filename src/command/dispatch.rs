@@ -72,16 +72,17 @@ impl Prepared {
     }
 
     /// Runs the command. Every failure becomes an error reply.
-    pub async fn run(self) -> Outcome {
-        let Prepared { ctx, request, _guard } = &self;
+    pub async fn run(mut self) -> Outcome {
         let started = Instant::now();
+        let entered = super::ddl::gate::enter(&mut self.ctx, &self.request).await;
+        let Prepared { ctx, request, _guard } = &self;
         let write_concern_error = match ctx.router.failpoints.check(request, ctx).await {
             Action::Go => None,
             Action::CloseConnection => return Outcome::CloseConnection,
             Action::WriteConcernError(doc) => Some(doc),
             Action::Fail(error) => return Outcome::Reply(ctx.finish_error(request, &error)),
         };
-        let result = match check_allowed(ctx, request) {
+        let result = match entered.and_then(|()| check_allowed(ctx, request)) {
             Ok(()) => (request.spec.run)(ctx, request).await,
             Err(error) => Err(error),
         };

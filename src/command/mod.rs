@@ -12,6 +12,7 @@ mod table;
 pub mod admin;
 pub mod basic;
 pub mod ddl;
+pub mod documents;
 pub mod hello;
 pub mod read;
 pub mod sharding;

@@ -6,6 +6,8 @@
 
 mod id;
 mod tracker;
+mod upkeep;
 
 pub use id::SessionId;
 pub use tracker::Sessions;
+pub use upkeep::start;

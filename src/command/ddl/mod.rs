@@ -1,5 +1,79 @@
 //! Commands that create, change, drop and describe databases, collections and indexes.
+//!
+//! What one shard does alone is forwarded to it. What several shards must do alike runs as a [`job`]: recorded in the
+//! catalog as an [`intent`] before it begins, behind a closed [`gate`] where requests must not see it half done,
+//! finished or undone by [`recovery`] if its router cannot.
 
-use super::CommandSpec;
+mod capped;
+mod catalog_view;
+mod coll_mod;
+mod coll_stats;
+mod create;
+mod create_indexes;
+mod db_stats;
+mod drop;
+mod drop_database;
+mod drop_indexes;
+mod forward;
+pub mod gate;
+pub mod intent;
+pub mod job;
+mod list_collections;
+mod list_databases;
+mod list_indexes;
+mod raw;
+pub mod recovery;
+mod refused;
+mod rename;
+mod shard_view;
+mod validate;
 
-pub const FAMILIES: &[&[CommandSpec]] = &[];
+use bson::Bson;
+
+use super::{CommandSpec, Ctx};
+use crate::bsonx;
+use crate::catalog::model::Namespace;
+use crate::error::Result;
+
+pub use job::Coordinator;
+
+pub const FAMILIES: &[&[CommandSpec]] = &[
+    capped::COMMANDS,
+    coll_mod::COMMANDS,
+    coll_stats::COMMANDS,
+    create::COMMANDS,
+    create_indexes::COMMANDS,
+    db_stats::COMMANDS,
+    drop::COMMANDS,
+    drop_database::COMMANDS,
+    drop_indexes::COMMANDS,
+    list_collections::COMMANDS,
+    list_databases::COMMANDS,
+    list_indexes::COMMANDS,
+    refused::COMMANDS,
+    rename::COMMANDS,
+    validate::COMMANDS,
+];
+
+/// The intent under which a collection is sharded.
+pub const SHARD_COLLECTION: &str = "shardCollection";
+
+/// After a change to an unsharded collection: whether it was sharded meanwhile, so that the change must be made on its
+/// other shards too. Waits for a `shardCollection` that runs. Sharding that begins later sees the change.
+async fn sharded_meanwhile(ctx: &Ctx, ns: &Namespace) -> Result<Option<Ctx>> {
+    let catalog = &ctx.router.catalog;
+    loop {
+        let mut view = catalog.store().view(catalog.store().version().await?).await?;
+        let held = view.get(intent::COLLECTION, &Bson::from(ns.as_str())).await?;
+        let version = view.version();
+        drop(view);
+        if held.is_some_and(|doc| bsonx::str(&doc, "op") == Some(SHARD_COLLECTION)) {
+            ctx.op.check()?;
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            continue;
+        }
+        catalog.refresh_to(version).await?;
+        let newer = ctx.refreshed();
+        return Ok(newer.snapshot.collection(ns.as_str()).is_some().then_some(newer));
+    }
+}

@@ -1,0 +1,234 @@
+//! `collMod`.
+//!
+//! On a sharded collection the primary shard goes first: if it refuses, nothing has happened. If another one refuses
+//! then, the old options are set again; if one cannot be reached, the command is repeated later.
+
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc, rawdoc};
+use futures_util::future::BoxFuture;
+
+use super::create_indexes::holders;
+use super::job::{self, Driven, Job, is_transient, pending, undone};
+use super::{forward, list_indexes, raw, shard_view};
+use crate::bsonx;
+use crate::catalog::model::{Namespace, ShardId};
+use crate::catalog::snapshot::CollectionRouting;
+use crate::command::sharding::index_rules::{self, IndexSpec};
+use crate::command::{Access, CommandSpec, Ctx, Reply, Request};
+use crate::error::{Code, Error, Result};
+use crate::shard::Retryable;
+use crate::wire::OutMsg;
+
+pub const COMMANDS: &[CommandSpec] =
+    &[CommandSpec::new("collMod", Access::DbAdmin, "changes options of a collection, a view or an index", run)];
+
+fn run<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
+    Box::pin(async move {
+        let ns = request.namespace()?;
+        forward::check_writable(ns.db(), "changing a collection")?;
+        if let Some(routing) = ctx.snapshot.collection(ns.as_str()).cloned() {
+            return sharded(ctx, request, &ns, &routing).await;
+        }
+        let Some(primary) = ctx.primary_shard(ns.db()) else {
+            return Err(Error::new(Code::NamespaceNotFound, "ns does not exist"));
+        };
+        let msg = forward::as_it_came(request)?;
+        let outcomes = ctx.broadcast(std::slice::from_ref(&primary), Retryable::No, &msg).await;
+        if let Some(newer) = super::sharded_meanwhile(ctx, &ns).await?
+            && let Some(routing) = newer.snapshot.collection(ns.as_str()).cloned()
+        {
+            return sharded(&newer, request, &ns, &routing).await;
+        }
+        raw::join(&outcomes, &ctx.snapshot, &[])
+    })
+}
+
+async fn sharded(ctx: &Ctx, request: &Request, ns: &Namespace, routing: &CollectionRouting) -> Result<Reply> {
+    for option in ["viewOn", "pipeline"] {
+        if request.get(option).is_some() {
+            return Err(Error::new(
+                Code::InvalidOptions,
+                format!("'{option}' is for views; {ns} is a sharded collection"),
+            ));
+        }
+    }
+    if let Some(index) = request.doc_arg("index")? {
+        check_index(ctx, ns, routing, index).await?;
+    }
+    let uuid = rawdoc! { "collectionUUID": bson::Binary::from_uuid(routing.uuid) };
+    let command = forward::on_own_behalf(request, &["collectionUUID"], &uuid)?;
+    if request.bool_arg("dryRun")? == Some(true) {
+        let outcomes = ctx.broadcast(&holders(ctx, routing), Retryable::No, &OutMsg::from_doc(command)).await;
+        return raw::join(&outcomes, &ctx.snapshot, &[]);
+    }
+    let args = doc! {
+        "ns": ns.as_str(),
+        "uuid": bson::Binary::from_uuid(routing.uuid),
+        "command": Document::try_from(&*command)?,
+    };
+    job::run(ctx, "collMod", vec![ns.as_str().to_owned()], args, drive).await
+}
+
+/// The rules of a sharded collection for what `index: {…}` asks.
+async fn check_index(ctx: &Ctx, ns: &Namespace, routing: &CollectionRouting, index: &RawDocument) -> Result<()> {
+    let hide = bsonx::truthy(index, "hidden") == Some(true);
+    let unique = bsonx::truthy(index, "unique") == Some(true) || bsonx::truthy(index, "prepareUnique") == Some(true);
+    if !hide && !unique {
+        return Ok(());
+    }
+    let listed = shard_view::indexes(ctx, &list_indexes::source(routing), ns).await?;
+    let specs: Vec<IndexSpec> = listed.iter().filter_map(|spec| IndexSpec::listed(spec)).collect();
+    let meant = specs.iter().find(|spec| match bsonx::str(index, "name") {
+        Some(name) => spec.name == name,
+        None => bsonx::doc(index, "keyPattern").is_some_and(|key| *key == *spec.key),
+    });
+    let Some(meant) = meant else { return Ok(()) };
+    if hide {
+        index_rules::check_hide(&specs, &meant.name, &routing.key)?;
+    }
+    if unique {
+        index_rules::check_new_index(&IndexSpec { unique: true, ..meant.clone() }, &routing.key)?;
+    }
+    Ok(())
+}
+
+pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
+    Box::pin(async move {
+        job.refresh();
+        let mut args = job.intent.args();
+        let ns = Namespace::parse(args.get_str("ns").unwrap_or_default()).map_err(undone)?;
+        let routing = job.ctx.snapshot.collection(ns.as_str()).cloned();
+        let routing = routing.filter(|r| args.get("uuid") == Some(&Bson::Binary(bson::Binary::from_uuid(r.uuid))));
+        let (Some(routing), Some(primary)) = (routing, job.ctx.primary_shard(ns.db())) else {
+            return Err(undone(Error::new(Code::NamespaceNotFound, "ns does not exist")));
+        };
+        let shards = holders(&job.ctx, &routing);
+        let command = args.get_document("command").cloned().unwrap_or_default();
+        let again = !job.intent.step().is_empty();
+        if !again {
+            prepare(job, &ns, &primary, &shards, &command, &mut args).await.map_err(undone)?;
+            job.intent.advance("modifying", Some(args.clone())).await.map_err(undone)?;
+        }
+        modify(job, &primary, shards, &command, &args).await
+    })
+}
+
+/// Everything that can be found out before something is changed, and how to change it back.
+async fn prepare(
+    job: &Job,
+    ns: &Namespace,
+    primary: &ShardId,
+    shards: &[ShardId],
+    command: &Document,
+    args: &mut Document,
+) -> Result<()> {
+    job.ping(shards).await?;
+    if command.get_document("index").is_ok_and(|i| i.get_bool("unique").unwrap_or(false)) {
+        // Violations of one shard must not leave another with the unique index.
+        let mut trial = command.clone();
+        trial.insert("dryRun", true);
+        trial.remove("writeConcern");
+        let msg = OutMsg::from_doc(RawDocumentBuf::try_from(&trial)?);
+        let outcomes = job.ctx.broadcast(shards, Retryable::No, &msg).await;
+        raw::join(&outcomes, &job.ctx.snapshot, &[])?;
+    }
+    let entry = shard_view::collection(&job.ctx, primary, ns).await?;
+    let options = entry.as_deref().and_then(|e| bsonx::doc(e, "options"));
+    let options = options.map(Document::try_from).transpose()?.unwrap_or_default();
+    let indexes = shard_view::indexes(&job.ctx, primary, ns).await?;
+    let indexes = indexes.iter().map(|i| Document::try_from(&**i)).collect::<std::result::Result<Vec<_>, _>>()?;
+    args.insert("undo", undo_command(command, &options, &indexes));
+    Ok(())
+}
+
+async fn modify(job: &mut Job, primary: &ShardId, shards: Vec<ShardId>, command: &Document, args: &Document) -> Driven {
+    let msg = OutMsg::from_doc(RawDocumentBuf::try_from(command).map_err(|e| undone(e.into()))?);
+    let (first, rest): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s, msg.clone())).partition(|(s, _)| s == primary);
+    let mut outcomes = job.send_all(&first).await;
+    if let Err(error) = raw::join(&outcomes, &job.ctx.snapshot, &[]) {
+        let unknown = outcomes.iter().filter_map(raw::error_of).any(|e| is_transient(&e));
+        return Err(if unknown { pending(error) } else { undone(error) });
+    }
+    outcomes.extend(job.send_all(&rest).await);
+    let error = match raw::join(&outcomes, &job.ctx.snapshot, &[]) {
+        Ok(reply) => return Ok(reply),
+        Err(error) => error,
+    };
+    if outcomes.iter().filter_map(raw::error_of).all(|e| is_transient(&e)) {
+        return Err(pending(error));
+    }
+    let undo = args.get_document("undo").cloned().unwrap_or_default();
+    let msg = OutMsg::from_doc(RawDocumentBuf::try_from(&undo).map_err(|e| pending(e.into()))?);
+    let changed: Vec<_> = outcomes.into_iter().map(|(shard, _)| (shard, msg.clone())).collect();
+    for (shard, outcome) in job.send_all(&changed).await {
+        if let Err(e) = outcome {
+            tracing::error!(%shard, error = %e, "old options could not be restored");
+        }
+    }
+    Err(undone(error))
+}
+
+/// The `collMod` that sets what `command` changes back to what it was.
+fn undo_command(command: &Document, options: &Document, indexes: &[Document]) -> Document {
+    let mut undo = Document::new();
+    for (name, value) in command {
+        let old = match name.as_str() {
+            "collMod" | "collectionUUID" | "writeConcern" | "$db" => value.clone(),
+            "validator" => options.get(name).cloned().unwrap_or_else(|| doc! {}.into()),
+            "validationLevel" => options.get(name).cloned().unwrap_or_else(|| "strict".into()),
+            "validationAction" => options.get(name).cloned().unwrap_or_else(|| "error".into()),
+            "changeStreamPreAndPostImages" => {
+                options.get(name).cloned().unwrap_or_else(|| doc! { "enabled": false }.into())
+            }
+            "expireAfterSeconds" => options.get(name).cloned().unwrap_or_else(|| "off".into()),
+            "index" => match value.as_document().and_then(|i| old_index(i, indexes)) {
+                Some(old) => old.into(),
+                None => continue,
+            },
+            _ => continue,
+        };
+        undo.insert(name, old);
+    }
+    undo
+}
+
+/// The `index` argument with the index's present settings, for those it would change.
+fn old_index(change: &Document, indexes: &[Document]) -> Option<Document> {
+    let found = indexes.iter().find(|index| match change.get("name") {
+        Some(name) => index.get("name") == Some(name),
+        None => index.get("key") == change.get("keyPattern"),
+    })?;
+    let mut old = doc! { "name": found.get("name")?.clone() };
+    for flag in ["hidden", "prepareUnique"] {
+        if change.contains_key(flag) {
+            old.insert(flag, found.get_bool(flag).unwrap_or(false));
+        }
+    }
+    if change.contains_key("expireAfterSeconds")
+        && let Some(seconds) = found.get("expireAfterSeconds")
+    {
+        old.insert("expireAfterSeconds", seconds.clone());
+    }
+    (old.len() > 1).then_some(old)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn undo_sets_what_was() {
+        let command = doc! {
+            "collMod": "c", "validator": { "a": 1 }, "validationLevel": "off", "$db": "d",
+            "index": { "keyPattern": { "a": 1 }, "hidden": true, "expireAfterSeconds": 5 }, "comment": "x",
+        };
+        let options = doc! { "validator": { "old": 1 } };
+        let indexes = [doc! { "name": "a_1", "key": { "a": 1 }, "expireAfterSeconds": 9 }];
+        assert_eq!(
+            undo_command(&command, &options, &indexes),
+            doc! {
+                "collMod": "c", "validator": { "old": 1 }, "validationLevel": "strict", "$db": "d",
+                "index": { "name": "a_1", "hidden": false, "expireAfterSeconds": 9 },
+            }
+        );
+    }
+}

@@ -1,0 +1,327 @@
+//! Intents: what a router is about to do to a namespace on several shards, written to the catalog before it begins.
+//!
+//! An intent is a lock (nobody else changes the same names meanwhile, in any router) and a note for whoever has to
+//! finish or undo the change when its router cannot: it says what is done, how far it got, and its owner renews it
+//! while it lives. Every change of it is compare-and-set on its owner and beat, so a router that was given up on
+//! cannot go on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::oid::ObjectId;
+use bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
+use parking_lot::Mutex;
+
+use crate::catalog::model::collection;
+use crate::catalog::store::{CatalogTxn, CheckKind, Scan};
+use crate::error::{Code, Error, Result};
+use crate::op::OpContext;
+use crate::router::Router;
+
+/// The catalog's collection of intents.
+pub const COLLECTION: &str = "mosaic.ddl";
+/// The owner renews its intent this often.
+pub const BEAT: Duration = Duration::from_secs(10);
+/// How long to wait for a change by somebody who lives.
+const WAIT_LIMIT: Duration = Duration::from_secs(300);
+/// How long to wait for one that waits itself, for a shard that cannot be reached.
+const IDLE_LIMIT: Duration = Duration::from_secs(15);
+/// Other routers serve a new catalog version within a second; this is what a change gives them.
+const SETTLE: Duration = Duration::from_millis(1_200);
+/// A router whose last ping in `config.mongos` is older is taken for gone.
+const ALIVE: i64 = 90_000;
+
+/// An intent this router owns.
+pub struct Intent {
+    router: Arc<Router>,
+    /// `db.coll`, or `db` for the whole database; the first one carries the note.
+    pub names: Vec<String>,
+    /// The note as it stands in the catalog.
+    doc: Mutex<Document>,
+    /// One change of the note at a time.
+    changing: tokio::sync::Mutex<()>,
+}
+
+fn database_of(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(db, _)| db)
+}
+
+impl Intent {
+    /// Writes the intent to do `op` on `names`, waiting for others on the same names to end.
+    ///
+    /// # Errors
+    /// ConflictingOperationInProgress (117) naming who is in the way; what stops `ctx`.
+    pub async fn acquire(
+        router: &Arc<Router>,
+        op: &OpContext,
+        what: &str,
+        names: &[String],
+        args: Document,
+    ) -> Result<Arc<Intent>> {
+        let began = Instant::now();
+        let mut pause = Duration::from_millis(5);
+        let docs = notes(router, what, names, args);
+        let _parked = router.ddl.gate.park(op.id());
+        loop {
+            op.check()?;
+            match try_write(router, names, &docs).await {
+                Ok(()) => break,
+                Err(e) if !e.is(Code::ConflictingOperationInProgress) => return Err(e),
+                Err(_) => {}
+            }
+            if let Some(holder) = find_holder(router, names).await? {
+                let limit = if holder.get_bool("idle").unwrap_or(false) { IDLE_LIMIT } else { WAIT_LIMIT };
+                if began.elapsed() > limit {
+                    return Err(in_the_way(&holder));
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = op.cancel().cancelled() => return Err(op.cancelled_error()),
+            }
+            pause = (pause * 2).min(Duration::from_millis(250));
+        }
+        let doc = docs.into_iter().next().unwrap_or_default();
+        Ok(Self::owned(router, doc))
+    }
+
+    /// Takes over the intent of a router that is gone, or that was left idle.
+    ///
+    /// # Errors
+    /// ConflictingOperationInProgress (117) where its owner lives after all or somebody else was faster.
+    pub async fn take_over(router: &Arc<Router>, found: Document) -> Result<Arc<Intent>> {
+        let mut doc = found.clone();
+        doc.insert("process", router.identity.process_id);
+        doc.insert("router", router.identity.name());
+        doc.insert("beat", beat_of(&found) + 1);
+        doc.insert("idle", false);
+        let txn = CatalogTxn::new()
+            .check(COLLECTION, unchanged(&found)?, "the intent was renewed by its owner")
+            .put(COLLECTION, RawDocumentBuf::try_from(&doc)?);
+        router.catalog.store().commit(&txn).await?;
+        Ok(Self::owned(router, doc))
+    }
+
+    fn owned(router: &Arc<Router>, doc: Document) -> Arc<Intent> {
+        let names: Vec<String> = match doc.get_array("names") {
+            Ok(names) => names.iter().filter_map(|n| n.as_str().map(str::to_owned)).collect(),
+            Err(_) => Vec::new(),
+        };
+        if let Some(lead) = names.first() {
+            router.ddl.active.lock().insert(lead.clone());
+        }
+        let intent = Arc::new(Intent {
+            router: router.clone(),
+            names,
+            doc: Mutex::new(doc),
+            changing: tokio::sync::Mutex::new(()),
+        });
+        tokio::spawn(renew(Arc::downgrade(&intent)));
+        intent
+    }
+
+    /// What is done: `drop`, `createIndexes`, …
+    pub fn op(&self) -> String {
+        self.doc.lock().get_str("op").unwrap_or("").to_owned()
+    }
+
+    /// How far it got; empty at the beginning.
+    pub fn step(&self) -> String {
+        self.doc.lock().get_str("step").unwrap_or("").to_owned()
+    }
+
+    /// What whoever finishes it needs to know.
+    pub fn args(&self) -> Document {
+        self.doc.lock().get_document("args").cloned().unwrap_or_default()
+    }
+
+    /// Notes the next step, and replaces the arguments if `args` is given.
+    ///
+    /// # Errors
+    /// ConflictingOperationInProgress (117): the intent was taken over, stop.
+    pub async fn advance(&self, step: &str, args: Option<Document>) -> Result<()> {
+        self.change(|doc| {
+            doc.insert("step", step);
+            if let Some(args) = args {
+                doc.insert("args", args);
+            }
+        })
+        .await
+    }
+
+    async fn change(&self, change: impl FnOnce(&mut Document)) -> Result<()> {
+        let _one_at_a_time = self.changing.lock().await;
+        let before = self.doc.lock().clone();
+        let mut after = before.clone();
+        change(&mut after);
+        after.insert("beat", beat_of(&before) + 1);
+        let txn = CatalogTxn::new()
+            .check(COLLECTION, unchanged(&before)?, "the operation was taken over by another router")
+            .put(COLLECTION, RawDocumentBuf::try_from(&after)?);
+        self.router.catalog.store().commit(&txn).await?;
+        *self.doc.lock() = after;
+        Ok(())
+    }
+
+    /// The change is complete, or nothing of it is left: removes the intent.
+    pub async fn finish(&self) -> Result<()> {
+        let _one_at_a_time = self.changing.lock().await;
+        let doc = self.doc.lock().clone();
+        let mut txn =
+            CatalogTxn::new().check(COLLECTION, unchanged(&doc)?, "the operation was taken over by another router");
+        for name in &self.names {
+            txn = txn.delete(COLLECTION, name.as_str());
+        }
+        self.router.catalog.store().commit(&txn).await?;
+        Ok(())
+    }
+
+    /// Something is left to do that cannot be done now; the recovery task of any router takes it up.
+    pub async fn leave(&self, why: &Error) -> Result<()> {
+        self.change(|doc| {
+            doc.insert("idle", true);
+            doc.insert("lastError", why.to_string());
+        })
+        .await
+    }
+}
+
+impl Drop for Intent {
+    fn drop(&mut self) {
+        if let Some(lead) = self.names.first() {
+            self.router.ddl.active.lock().remove(lead);
+        }
+    }
+}
+
+fn beat_of(doc: &Document) -> i64 {
+    doc.get_i64("beat").unwrap_or(0)
+}
+
+/// The condition that nobody changed the intent since it was read.
+fn unchanged(doc: &Document) -> Result<CheckKind> {
+    let fields = doc! {
+        "process": doc.get("process").cloned().unwrap_or(Bson::Null),
+        "beat": beat_of(doc),
+    };
+    let id = doc.get("_id").cloned().unwrap_or(Bson::Null);
+    Ok(CheckKind::Fields(id, RawDocumentBuf::try_from(&fields)?))
+}
+
+/// One document for each name; the first carries everything.
+fn notes(router: &Router, what: &str, names: &[String], args: Document) -> Vec<Document> {
+    let mut args = Some(args);
+    let note = |name: &String| {
+        let mut note = doc! {
+            "_id": name.as_str(),
+            "db": database_of(name),
+            "op": what,
+            "router": router.identity.name(),
+            "process": router.identity.process_id,
+        };
+        match args.take() {
+            Some(args) => {
+                note.insert("names", names.to_vec());
+                note.insert("started", DateTime::now());
+                note.insert("step", "");
+                note.insert("beat", 0_i64);
+                note.insert("idle", false);
+                note.insert("args", args);
+            }
+            None => drop(note.insert("lead", names.first().cloned())),
+        }
+        note
+    };
+    names.iter().map(note).collect()
+}
+
+async fn try_write(router: &Router, names: &[String], docs: &[Document]) -> Result<()> {
+    let mut txn = CatalogTxn::new();
+    for (name, doc) in names.iter().zip(docs) {
+        let db = database_of(name);
+        let busy = "another operation on the same names is in progress";
+        txn = match db == name {
+            true => txn.check(COLLECTION, CheckKind::NoneWhere("db".into(), db.into()), busy),
+            false => txn.check(COLLECTION, CheckKind::Absent(db.into()), busy),
+        };
+        txn = txn.insert(COLLECTION, RawDocumentBuf::try_from(doc)?);
+    }
+    let version = router.catalog.store().commit(&txn).await?;
+    // What is done next is decided on a catalog at least as new as the lock.
+    router.catalog.refresh_to(version).await?;
+    Ok(())
+}
+
+/// All intents.
+pub async fn scan(router: &Router) -> Result<Vec<Document>> {
+    let mut found = Vec::new();
+    let mut view = router.catalog.store().view(0).await?;
+    view.scan(COLLECTION, &Scan::All, &mut |doc| {
+        found.push(Document::try_from(&*doc)?);
+        Ok(())
+    })
+    .await?;
+    Ok(found)
+}
+
+async fn find_holder(router: &Router, names: &[String]) -> Result<Option<Document>> {
+    let all = scan(router).await?;
+    let conflicts = |held: &str| {
+        names
+            .iter()
+            .any(|name| held == name || held == database_of(name) || (!name.contains('.') && database_of(held) == name))
+    };
+    let Some(found) = all.iter().find(|doc| doc.get_str("_id").is_ok_and(conflicts)) else { return Ok(None) };
+    let lead = found.get_str("lead").ok();
+    let lead = lead.and_then(|lead| all.iter().find(|doc| doc.get_str("_id").is_ok_and(|id| id == lead)));
+    Ok(Some(lead.unwrap_or(found).clone()))
+}
+
+fn in_the_way(holder: &Document) -> Error {
+    let text = |field: &str| holder.get_str(field).unwrap_or("?").to_owned();
+    let mut message = format!("{} of {} by the router {} is in progress", text("op"), text("_id"), text("router"));
+    if let Ok(why) = holder.get_str("lastError") {
+        message.push_str(&format!("; it waits because of: {why}"));
+    }
+    Error::new(Code::ConflictingOperationInProgress, message).from_router()
+}
+
+/// Renews the intent while it is held.
+async fn renew(intent: std::sync::Weak<Intent>) {
+    loop {
+        tokio::time::sleep(BEAT).await;
+        let Some(intent) = intent.upgrade() else { return };
+        match intent.change(|_| {}).await {
+            Ok(()) => {}
+            // Finished or taken over; the work itself notices at its next step.
+            Err(e) if e.is(Code::ConflictingOperationInProgress) => return,
+            Err(error) => tracing::warn!(%error, names = ?intent.names, "an intent could not be renewed"),
+        }
+    }
+}
+
+/// Gives other live routers the time to serve the newest catalog version. Does not wait where there are none.
+pub async fn settle(router: &Router) -> Result<()> {
+    if router.config.catalog.config_db().is_none() {
+        return Ok(());
+    }
+    let (now, own) = (DateTime::now().timestamp_millis(), router.identity.name());
+    let mut others = false;
+    let mut view = router.catalog.store().view(0).await?;
+    view.scan(collection::MONGOS, &Scan::All, &mut |doc| {
+        let ping = crate::bsonx::get(&doc, "ping").and_then(|v| v.as_datetime());
+        let alive = ping.is_some_and(|p| (now - p.timestamp_millis()).abs() < ALIVE);
+        others |= alive && crate::bsonx::str(&doc, "_id") != Some(own.as_str());
+        Ok(())
+    })
+    .await?;
+    if others {
+        tokio::time::sleep(SETTLE).await;
+    }
+    Ok(())
+}
+
+/// Whether an intent was made by this very process.
+pub fn is_own(router: &Router, doc: &Document) -> bool {
+    doc.get_object_id("process").is_ok_and(|id: ObjectId| id == router.identity.process_id)
+}

@@ -1,0 +1,134 @@
+//! Finishing or undoing the changes of routers that are gone, and those left for later.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::Document;
+use bson::oid::ObjectId;
+
+use super::intent::{self, BEAT, Intent};
+use super::job::{Drive, Job};
+use super::{capped, coll_mod, create_indexes, drop, drop_database, drop_indexes, rename};
+use crate::error::{Code, Result};
+use crate::router::Router;
+
+/// How often the intents are looked at.
+const PERIOD: Duration = Duration::from_secs(5);
+/// An owner that has not renewed its intent for this long is taken for gone.
+const GONE: Duration = BEAT.saturating_mul(4);
+
+/// Looks at the intents at once and then for as long as the router runs.
+pub fn start(router: &Arc<Router>) {
+    let (weak, shutdown) = (Arc::downgrade(router), router.shutdown.clone());
+    tokio::spawn(async move {
+        let mut seen = Seen::default();
+        loop {
+            {
+                let Some(router) = weak.upgrade() else { return };
+                if let Err(error) = look(&router, &mut seen).await {
+                    tracing::warn!(%error, "looking for unfinished changes of structure failed");
+                }
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(PERIOD) => {}
+            }
+        }
+    });
+}
+
+/// Other routers' intents: who owned them at which beat, and since when that has not changed, by this router's clock.
+#[derive(Default)]
+struct Seen(HashMap<String, (ObjectId, i64, Instant)>);
+
+impl Seen {
+    /// Whether the intent has not been renewed for so long that its owner is gone.
+    fn is_abandoned(&mut self, id: &str, process: ObjectId, beat: i64, now: Instant) -> bool {
+        match self.0.get(id) {
+            Some((p, b, since)) if (*p, *b) == (process, beat) => now.duration_since(*since) > GONE,
+            _ => {
+                self.0.insert(id.to_owned(), (process, beat, now));
+                false
+            }
+        }
+    }
+}
+
+async fn look(router: &Arc<Router>, seen: &mut Seen) -> Result<()> {
+    let notes: Vec<Document> =
+        intent::scan(router).await?.into_iter().filter(|doc| doc.contains_key("names")).collect();
+    seen.0.retain(|id, _| notes.iter().any(|n| n.get_str("_id").is_ok_and(|n| n == id)));
+    // A file has one process only: whoever wrote the others is gone.
+    let alone = router.config.catalog.config_db().is_none();
+    for note in notes {
+        let (Ok(id), Ok(process)) = (note.get_str("_id"), note.get_object_id("process")) else { continue };
+        if router.ddl.active.lock().contains(id) {
+            continue;
+        }
+        let idle = note.get_bool("idle").unwrap_or(false);
+        let beat = note.get_i64("beat").unwrap_or(0);
+        let own = intent::is_own(router, &note);
+        if idle || own || alone || seen.is_abandoned(id, process, beat, Instant::now()) {
+            tokio::spawn(take_up(router.clone(), note));
+        }
+    }
+    Ok(())
+}
+
+async fn take_up(router: Arc<Router>, note: Document) {
+    let op = note.get_str("op").unwrap_or("").to_owned();
+    let Some(drive) = drive(&op) else {
+        tracing::warn!(op, id = ?note.get("_id"), "an intent of an unknown kind; a newer router must finish it");
+        return;
+    };
+    let intent = match Intent::take_over(&router, note).await {
+        Ok(intent) => intent,
+        Err(e) if e.is(Code::ConflictingOperationInProgress) => return,
+        Err(error) => {
+            tracing::warn!(op, %error, "an unfinished change could not be taken over");
+            return;
+        }
+    };
+    let names = intent.names.clone();
+    tracing::info!(op, ?names, step = intent.step(), "taking up an unfinished change");
+    if let Err(error) = router.catalog.refresh().await {
+        tracing::warn!(%error, "the catalog cannot be read");
+        return;
+    }
+    let outcome = Job::new(&router, intent).finish(drive).await;
+    match outcome {
+        Ok(_) => tracing::info!(op, ?names, "the unfinished change is complete"),
+        Err(error) => tracing::info!(op, ?names, %error, "the unfinished change ended or waits"),
+    }
+}
+
+/// What drives each kind of change.
+fn drive(op: &str) -> Option<Drive> {
+    Some(match op {
+        "drop" => drop::drive,
+        "dropDatabase" => drop_database::drive,
+        "createIndexes" => create_indexes::drive,
+        "dropIndexes" => drop_indexes::drive,
+        "collMod" => coll_mod::drive,
+        "renameCollection" => rename::drive,
+        "convertToCapped" | "cloneCollectionAsCapped" => capped::drive,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_gone_when_it_no_longer_renews() {
+        let mut seen = Seen::default();
+        let (now, owner) = (Instant::now(), ObjectId::new());
+        assert!(!seen.is_abandoned("a", owner, 1, now));
+        assert!(!seen.is_abandoned("a", owner, 1, now + GONE));
+        assert!(!seen.is_abandoned("a", owner, 2, now + GONE * 2), "it was renewed");
+        assert!(!seen.is_abandoned("a", owner, 2, now + GONE * 3));
+        assert!(seen.is_abandoned("a", owner, 2, now + GONE * 3 + Duration::from_secs(1)));
+    }
+}
