@@ -174,6 +174,7 @@ async fn collections_are_sharded_split_merged_and_followed() {
     a.split_chunk(&ns("db.c"), &min, &max, &[rawdoc! { "u": 10 }]).await.unwrap();
     assert_eq!(routing(a, "db.c").version(), ChunkVersion { major: 1, minor: 2 });
     let points = [rawdoc! { "u": 1 }, rawdoc! { "u": 5 }];
+    follows(b, a.snapshot().version).await;
     b.split_chunk(&ns("db.c"), &min, &rawdoc! { "u": 10 }, &points).await.unwrap();
     let table = &routing(b, "db.c").table;
     assert_eq!(table.len(), 4);

@@ -100,6 +100,9 @@ fn begin(request: &Request) -> Result<Namespace> {
 
 /// The collection is whole on its database's primary shard, and so is the command.
 async fn unsharded(ctx: &Ctx, request: &Request, ns: &Namespace) -> Result<Reply> {
+    if ns.db() == "config" {
+        return Box::pin(ctx.write_config(request, ns)).await;
+    }
     let shard = ctx.ensure_database(ns.db()).await?;
     forward(ctx, request, &shard).await
 }
