@@ -6,6 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use super::order::METADATA;
 use super::{Batch, Doc, SORT_KEY, SortOrder};
 use crate::bsonx;
 use crate::error::{Code, Error, Result};
@@ -24,10 +25,10 @@ struct Source {
 #[derive(Clone, Debug)]
 struct Head {
     doc: Range<usize>,
-    /// Where `$sortKey` lies, counted from the document's first byte; empty without a sort.
-    field: Range<usize>,
-    /// Where its value begins, and its type.
-    value: usize,
+    /// What the client must not see, counted from the document's first byte; empty without a sort.
+    cut: Range<usize>,
+    /// Where the value of `$sortKey` lies, and its type.
+    key: Range<usize>,
     kind: u8,
 }
 
@@ -41,6 +42,9 @@ pub struct Merger {
     order: Option<SortOrder>,
     /// Leave `$sortKey` in the documents: the client asked for it.
     keep_sort_key: bool,
+    /// The documents come from an aggregation that is to be merged: other metadata stands beside `$sortKey`, all of it
+    /// at the end.
+    metadata: bool,
     /// Sorted: the sources that have a head, the one with the smallest last.
     /// Unsorted: the sources that have one, the one whose turn it is last.
     ready: Vec<usize>,
@@ -55,6 +59,7 @@ impl Merger {
             sources: (0..sources).map(|_| Source::default()).collect(),
             order,
             keep_sort_key: false,
+            metadata: false,
             ready: Vec::with_capacity(sources),
             skip,
             limit,
@@ -64,6 +69,12 @@ impl Merger {
     /// The client's own projection asks for `$sortKey`.
     pub fn keep_sort_key(mut self, keep: bool) -> Self {
         self.keep_sort_key = keep;
+        self
+    }
+
+    /// The shards append metadata of every kind.
+    pub fn with_metadata(mut self) -> Self {
+        self.metadata = true;
         self
     }
 
@@ -109,7 +120,7 @@ impl Merger {
         let bytes = &source.batch.bytes()[head.doc.clone()];
         Ok(Some(match self.keep_sort_key {
             true => Doc::whole(bytes),
-            false => Doc::without(bytes, head.field.clone()),
+            false => Doc::without(bytes, head.cut.clone()),
         }))
     }
 
@@ -150,13 +161,19 @@ impl Merger {
         let slot = &mut self.sources[source];
         let Some(doc) = slot.batch.advance()? else { return Ok(()) };
         let Some(order) = &self.order else {
-            slot.head = Some(Head { doc, field: 0..0, value: 0, kind: 0 });
+            slot.head = Some(Head { doc, cut: 0..0, key: 0..0, kind: 0 });
             let at = if in_turn { self.ready.len() } else { 0 };
             self.ready.insert(at, source);
             return Ok(());
         };
-        let found = bsonx::find(&slot.batch.bytes()[doc.clone()], SORT_KEY).ok_or_else(no_sort_key)?;
-        slot.head = Some(Head { doc, field: found.whole(), value: found.value, kind: found.kind });
+        let bytes = &slot.batch.bytes()[doc.clone()];
+        let found = bsonx::find(bytes, SORT_KEY).ok_or_else(no_sort_key)?;
+        let (key, kind, mut cut) = (found.range(), found.kind, found.whole());
+        if self.metadata {
+            let first = bsonx::fields(bytes).find(|f| METADATA.contains(&f.key)).map_or(cut.start, |f| f.start);
+            cut = first..bytes.len() - 1;
+        }
+        slot.head = Some(Head { doc, cut, key, kind });
         let key = head_key(&self.sources[source])?;
         let mut keys = Ok(());
         let at = self.ready.partition_point(|other| {
@@ -180,7 +197,7 @@ impl Merger {
 fn head_key(source: &Source) -> Result<Value<'_>> {
     let head = source.head.as_ref().ok_or_else(no_sort_key)?;
     let doc = &source.batch.bytes()[head.doc.clone()];
-    Elem { tag: head.kind, name: SORT_KEY.as_bytes(), data: &doc[head.value..head.field.end] }.value()
+    Elem { tag: head.kind, name: SORT_KEY.as_bytes(), data: &doc[head.key.clone()] }.value()
 }
 
 fn no_sort_key() -> Error {

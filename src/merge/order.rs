@@ -13,6 +13,22 @@ use crate::key::value::{Elements, Value};
 /// The field that carries a document's sort key from the shard to the router.
 pub const SORT_KEY: &str = "$sortKey";
 
+/// What servers append to documents of an aggregation that is to be merged, the sort key among them.
+pub(super) const METADATA: &[&[u8]] = &[
+    b"$textScore",
+    b"$randVal",
+    b"$sortKey",
+    b"$dis",
+    b"$pt",
+    b"$searchScore",
+    b"$searchHighlights",
+    b"$searchScoreDetails",
+    b"$searchSortValues",
+    b"$indexKey",
+    b"$storedSource",
+    b"$vectorSearchScore",
+];
+
 /// How to compare two `$sortKey` values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SortOrder {

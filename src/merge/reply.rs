@@ -19,6 +19,57 @@ pub struct CursorFields<'a> {
     pub at_cluster_time: Option<Timestamp>,
 }
 
+/// Where documents of a merge go.
+pub trait Sink {
+    /// How many documents are in.
+    fn count(&self) -> usize;
+
+    /// Whether another document of `len` bytes may be added.
+    fn fits(&self, len: usize) -> bool;
+
+    fn push(&mut self, doc: &Doc<'_>);
+}
+
+/// Collects documents as the fields of an array, to be sent on in a command.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    items: Vec<u8>,
+    count: usize,
+}
+
+impl Gathered {
+    /// Room that a command needs beside the documents.
+    const SLACK: usize = 64 * 1024;
+
+    /// The array's fields.
+    pub fn items(&self) -> &[u8] {
+        &self.items
+    }
+}
+
+impl Sink for Gathered {
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn fits(&self, len: usize) -> bool {
+        self.items.len() + len + 12 <= MAX_BSON - Self::SLACK
+    }
+
+    fn push(&mut self, doc: &Doc<'_>) {
+        push_item(&mut self.items, self.count, doc);
+        self.count += 1;
+    }
+}
+
+fn push_item(out: &mut Vec<u8>, index: usize, doc: &Doc<'_>) {
+    out.reserve(doc.len() + 12);
+    out.push(kind::DOCUMENT);
+    push_decimal(out, index);
+    out.push(0);
+    doc.write(out);
+}
+
 /// Collects the documents of one batch, at most 16 MiB of them with the array's own overhead.
 #[derive(Debug)]
 pub struct ReplyWriter {
@@ -43,25 +94,6 @@ impl ReplyWriter {
         let array = out.len();
         out.extend_from_slice(&[0; 4]);
         ReplyWriter { out, count: 0, cursor, array }
-    }
-
-    /// How many documents are in.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Whether another document of `len` bytes may be added. The first one always may.
-    pub fn fits(&self, len: usize) -> bool {
-        self.count == 0 || self.out.len() - self.array + len + 12 <= MAX_BSON
-    }
-
-    pub fn push(&mut self, doc: &Doc<'_>) {
-        self.out.reserve(doc.len() + 12);
-        self.out.push(kind::DOCUMENT);
-        push_decimal(&mut self.out, self.count);
-        self.out.push(0);
-        doc.write(&mut self.out);
-        self.count += 1;
     }
 
     /// The whole reply.
@@ -98,6 +130,22 @@ impl ReplyWriter {
         self.out.push(0);
         let length = (self.out.len() - start) as i32;
         self.out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    }
+}
+
+impl Sink for ReplyWriter {
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The first document always fits.
+    fn fits(&self, len: usize) -> bool {
+        self.count == 0 || self.out.len() - self.array + len + 12 <= MAX_BSON
+    }
+
+    fn push(&mut self, doc: &Doc<'_>) {
+        push_item(&mut self.out, self.count, doc);
+        self.count += 1;
     }
 }
 

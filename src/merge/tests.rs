@@ -249,3 +249,10 @@ fn orders_by_meta_and_value() {
     let (a, b) = (crate::key::value::Value::Double(1.5), crate::key::value::Value::Int32(2));
     assert_eq!(order.compare(a, b), Ordering::Less);
 }
+
+#[test]
+fn metadata_goes_altogether() {
+    let mut merger = Merger::new(1, SortOrder::parse(&rawdoc! { "x": -1 }), 0, None).with_metadata();
+    let doc = doc! { "_id": 1, "$randVal": 0.5, SORT_KEY: [0.5], "$dis": 1 };
+    assert_eq!(run(&mut merger, &[vec![doc]], &[5]), [doc! { "_id": 1 }]);
+}

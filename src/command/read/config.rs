@@ -50,7 +50,13 @@ impl Ctx {
     }
 
     /// [`Ctx::adopt`] for a cursor that has another namespace on its server than `ns`.
-    fn adopt_as(&self, request: &Request, reply: ShardReply, ns: &Namespace, options: CursorOptions) -> Result<Reply> {
+    pub fn adopt_as(
+        &self,
+        request: &Request,
+        reply: ShardReply,
+        ns: &Namespace,
+        options: CursorOptions,
+    ) -> Result<Reply> {
         let reply = reply.into_result()?;
         if bsonx::find(&reply.body, "cursor").is_none() {
             return Ok(Reply::raw(reply.body));

@@ -11,7 +11,7 @@ use crate::bsonx::{self, Writer};
 use crate::command::{Ctx, Reply, Request};
 use crate::cursor::{Checkout, Cursor, MergedCursor, RemoteCursor, StoredCursor};
 use crate::error::{Code, Error, Result};
-use crate::merge::{CursorFields, Doc, ReplyWriter};
+use crate::merge::{CursorFields, Doc, ReplyWriter, Sink};
 use crate::op::OpContext;
 use crate::wire::{Flags, OutMsg};
 

@@ -13,7 +13,7 @@ use crate::catalog::model::ShardId;
 use crate::command::{Ctx, Reply, Request};
 use crate::cursor::{Cursor, MergedCursor, RemoteCursor};
 use crate::error::{Code, Error, Result};
-use crate::merge::{CursorFields, Merger, ReplyWriter};
+use crate::merge::{CursorFields, Merger, ReplyWriter, Sink};
 use crate::shard::{ReadPreference, ShardReply};
 use crate::wire::OutMsg;
 
@@ -115,7 +115,7 @@ impl Ctx {
         &self,
         request: &Request,
         cursor: &mut MergedCursor,
-        writer: &mut ReplyWriter,
+        writer: &mut impl Sink,
         count: usize,
         batch_size: Option<i64>,
     ) -> Result<()> {

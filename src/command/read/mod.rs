@@ -3,12 +3,18 @@
 //! A read of one shard is forwarded as it came and its reply passed on, with only the cursor's id replaced. A read of
 //! several shards is rewritten for them (`find_args`, `stages`) and merged here (`merged`, [`crate::merge`]).
 
+mod agg_plan;
+mod aggregate;
 pub mod config;
 mod config_local;
 mod config_match;
 pub mod config_scratch;
 mod config_simple;
+mod count;
+mod distinct;
 mod distinct_values;
+mod explain;
+mod explain_shape;
 mod find;
 mod find_args;
 mod get_more;
@@ -24,6 +30,10 @@ use super::{Access, CommandSpec};
 
 pub const COMMANDS: &[CommandSpec] = &[
     CommandSpec::new("find", Access::Read, "finds documents", find::find).secondary_ok(),
+    CommandSpec::new("count", Access::Read, "counts documents", count::count).secondary_ok(),
+    CommandSpec::new("distinct", Access::Read, "gives the values of a field", distinct::distinct).secondary_ok(),
+    CommandSpec::new("aggregate", Access::Read, "runs a pipeline of stages", aggregate::aggregate).secondary_ok(),
+    CommandSpec::new("explain", Access::Read, "tells how a command would be run", explain::explain).secondary_ok(),
     CommandSpec::new("getMore", Access::Read, "gives more of a cursor's result", get_more::get_more).secondary_ok(),
     CommandSpec::new("killCursors", Access::Authenticated, "closes cursors", kill_cursors::kill_cursors).secondary_ok(),
 ];

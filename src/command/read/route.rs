@@ -44,9 +44,19 @@ impl Ctx {
         collation: Option<&RawDocument>,
         counters: &TargetCounters,
     ) -> Result<Route> {
-        let route = target::query(filter.unwrap_or(crate::bsonx::view(&[])), collation, coll)?;
+        let route = self.route_uncounted(coll, filter, collation)?;
         counters.count(Hosts::of(route.shards.len(), Some(coll.table.owners().len())));
         Ok(route)
+    }
+
+    /// The same for commands that have no such counter.
+    pub fn route_uncounted(
+        &self,
+        coll: &CollectionRouting,
+        filter: Option<&RawDocument>,
+        collation: Option<&RawDocument>,
+    ) -> Result<Route> {
+        target::query(filter.unwrap_or(crate::bsonx::view(&[])), collation, coll)
     }
 }
 

@@ -1,0 +1,95 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use bson::{Document, doc};
+
+use super::*;
+
+fn decoded(bytes: &[u8]) -> Document {
+    bsonx::check(bytes).unwrap();
+    Document::from_reader(bytes).unwrap()
+}
+
+fn array(stages: &[RawDocumentBuf]) -> bson::RawArrayBuf {
+    let mut out = bson::RawArrayBuf::new();
+    stages.iter().for_each(|s| out.push(s.clone()));
+    out
+}
+
+#[test]
+fn shards_get_their_part() {
+    let request = rawdoc! {
+        "aggregate": "c", "pipeline": [{ "$indexStats": {} }, { "$sort": { "a": 1 } }], "cursor": { "batchSize": 2 },
+        "hint": "x", "$db": "d",
+    };
+    let list = array(&[rawdoc! { "$indexStats": {} }, rawdoc! { "$sort": { "a": 1 } }]);
+    let plan = plan(&stages::stages(&list).unwrap()).unwrap();
+    let body = shard_body(&request, &plan, "s1", Some(2), Additions::default(), None);
+    assert_eq!(
+        decoded(&body),
+        doc! {
+            "aggregate": "c", "hint": "x", "$db": "d",
+            "pipeline": [
+                { "$indexStats": {} }, { "$addFields": { "shard": { "$literal": "s1" } } }, { "$sort": { "a": 1 } },
+            ],
+            "cursor": { "batchSize": 2_i64 }, "fromMongos": true, "needsMerge": true,
+        }
+    );
+}
+
+#[test]
+fn the_rest_runs_over_what_was_gathered() {
+    let request = rawdoc! {
+        "aggregate": "c", "pipeline": [], "cursor": { "batchSize": 2 }, "let": { "x": 1 }, "$db": "d",
+        "lsid": { "id": 1 },
+    };
+    let mut docs = Gathered::default();
+    let doc = rawdoc! { "a": "$b" };
+    docs.push(&Doc::whole(doc.as_bytes()));
+    let pipeline = array(&[rawdoc! { "$facet": {} }]);
+    let collation = rawdoc! { "locale": "fr" };
+    let body = merge_body(&request, &docs, &pipeline, Some(&collation)).unwrap();
+    assert_eq!(
+        decoded(&body),
+        doc! {
+            "aggregate": 1,
+            "pipeline": [{ "$documents": { "$literal": [{ "a": "$b" }] } }, { "$facet": {} }],
+            "cursor": { "batchSize": 2 }, "let": { "x": 1 }, "$db": "d", "collation": { "locale": "fr" },
+            "lsid": { "id": 1 },
+        }
+    );
+}
+
+#[test]
+fn counts_become_documents() {
+    let ns = Namespace::new("d", "c").unwrap();
+    let batch = |n, id: Option<bson::RawBson>, size| {
+        let reply = count_reply(&ns, id.as_ref(), "n", n, size);
+        decoded(&reply.body).get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone()
+    };
+    assert_eq!(batch(5, Some(bson::RawBson::Int32(1)), None), [doc! { "_id": 1, "n": 5 }.into()]);
+    assert_eq!(batch(1 << 40, None, None), [doc! { "n": 1_i64 << 40 }.into()]);
+    assert!(batch(0, None, None).is_empty());
+}
+
+#[test]
+fn filters_that_targeting_sees() {
+    let filter = |list: &[RawDocumentBuf]| {
+        let list = array(list);
+        leading_filter(&stages::stages(&list).unwrap())
+    };
+    assert_eq!(filter(&[]), None);
+    let (a, b) = (rawdoc! { "$match": { "a": 1 } }, rawdoc! { "$match": { "b": 1 } });
+    assert_eq!(filter(&[a.clone(), rawdoc! { "$limit": 1 }, b.clone()]), Some(rawdoc! { "a": 1 }));
+    assert_eq!(filter(&[a, b]), Some(rawdoc! { "$and": [{ "a": 1 }, { "b": 1 }] }));
+    let near = rawdoc! { "$geoNear": { "near": [0, 0], "query": { "k": 5 } } };
+    assert_eq!(filter(&[near]), Some(rawdoc! { "k": 5 }));
+}
+
+#[test]
+fn internal_fields_are_refused() {
+    let code = |body: RawDocumentBuf| refuse_internal_fields(&body).unwrap_err().code();
+    assert_eq!(code(rawdoc! { "aggregate": "c", "fromMongos": true, "needsMerge": true }), 51089);
+    assert_eq!(code(rawdoc! { "aggregate": "c", "needsMerge": true }), 9);
+    assert_eq!(code(rawdoc! { "aggregate": "c", "exchange": {} }), 51028);
+    assert!(refuse_internal_fields(&rawdoc! { "aggregate": "c", "fromMongos": false }).is_ok());
+}
