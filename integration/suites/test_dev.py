@@ -175,7 +175,7 @@ class Serve(unittest.TestCase):
                 client = pymongo.MongoClient("127.0.0.1", port)
                 eventually(lambda: len(client.admin.command("listShards")["shards"]) == 2)
                 cluster.client().app.items.insert_one({"_id": 1})
-                self.assertEqual(client.app.items.find_one(), {"_id": 1})
+                eventually(lambda: client.app.items.find_one() == {"_id": 1}, 5)
                 self.assertEqual(int(pid_file.read_text()), process.pid)
                 options = client.admin.command("getCmdLineOpts")
                 self.assertEqual(options["parsed"]["net"]["port"], port)

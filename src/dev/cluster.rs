@@ -95,7 +95,7 @@ async fn check_member_ports(layout: &Layout, routers: &[u16], home: &Home) -> Re
             if routers.contains(port) {
                 return Err(format!("port {port} is that of a member of {}; give another --port", set.name));
             }
-            if !is_free(*port) {
+            if !becomes_free(*port).await {
                 return Err(format!(
                     "port {port}, which member {i} of {} has in {}, is taken: another program listens there",
                     set.name,
@@ -105,6 +105,18 @@ async fn check_member_ports(layout: &Layout, routers: &[u16], home: &Home) -> Re
         }
     }
     Ok(())
+}
+
+/// A mongod that was killed a moment ago may still be on its way out.
+async fn becomes_free(port: u16) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !is_free(port) {
+        if Instant::now() > deadline {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    true
 }
 
 /// Ends a mongod of an earlier run that still has this data directory open. We hold the cluster's lock, so nobody
