@@ -99,7 +99,7 @@ fn literal(doc: &[u8]) -> Result<Option<Value<'_>>> {
 
 fn comparison(cx: &Context<'_>, field: usize, op: Op, value: Value<'_>) -> Result<Boxes> {
     if predicate::is_collatable(value) && !cx.simple_collation {
-        cx.note(Note::Collation);
+        cx.note_on(field, Note::Collation);
         return Ok(everything(cx));
     }
     if matches!(value, Value::Array(_)) {
@@ -107,7 +107,7 @@ fn comparison(cx: &Context<'_>, field: usize, op: Op, value: Value<'_>) -> Resul
     }
     let hashed = cx.key.fields()[field].kind == KeyKind::Hashed;
     if hashed && op != Op::Eq {
-        cx.note(Note::HashedRange);
+        cx.note_on(field, Note::HashedRange);
         return Ok(everything(cx));
     }
     if hashed {

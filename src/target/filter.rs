@@ -52,6 +52,13 @@ impl<'a> Context<'a> {
         self.notes.set(self.notes.get() | note as u8);
     }
 
+    /// A note about a key field; only the first one's decides whether a filter is wide.
+    pub fn note_on(&self, field: usize, note: Note) {
+        if field == 0 {
+            self.note(note);
+        }
+    }
+
     pub fn noted(&self, note: Note) -> bool {
         self.notes.get() & note as u8 != 0
     }

@@ -100,7 +100,7 @@ fn operator(cx: &Context<'_>, at: Place<'_>, elem: &Elem<'_>, all: &[u8]) -> Res
         b"$regex" => regex_operator(cx, at, elem.value()?, all),
         b"$type" if at.rest.is_empty() => types(cx, at.field, elem.value()?),
         _ => {
-            cx.note(Note::OtherOperator);
+            cx.note_on(at.field, Note::OtherOperator);
             Ok(None)
         }
     }
@@ -166,7 +166,7 @@ pub(super) fn equal_to(cx: &Context<'_>, field: usize, value: Value<'_>) -> Resu
         return Ok(None);
     }
     if is_collatable(value) && !cx.simple_collation {
-        cx.note(Note::Collation);
+        cx.note_on(field, Note::Collation);
         return Ok(None);
     }
     if cx.key.fields()[field].kind == KeyKind::Hashed {
@@ -230,11 +230,11 @@ fn any_of(cx: &Context<'_>, at: Place<'_>, array: &[u8]) -> Result<Option<Set>> 
 /// `$lt`, `$lte`, `$gt`, `$gte`: values of the operand's own type, except that MinKey and MaxKey compare with all.
 pub(super) fn comparison(cx: &Context<'_>, field: usize, op: Op, value: Value<'_>) -> Result<Option<Set>> {
     if cx.key.fields()[field].kind == KeyKind::Hashed {
-        cx.note(Note::HashedRange);
+        cx.note_on(field, Note::HashedRange);
         return Ok(None);
     }
     if is_collatable(value) && !cx.simple_collation {
-        cx.note(Note::Collation);
+        cx.note_on(field, Note::Collation);
         return Ok(None);
     }
     let inclusive = matches!(op, Op::Lte | Op::Gte);
@@ -306,7 +306,7 @@ fn regex_operator(cx: &Context<'_>, at: Place<'_>, value: Value<'_>, all: &[u8])
 /// regex that is the same.
 fn regex_set(cx: &Context<'_>, at: Place<'_>, pattern: &[u8], flags: &[u8]) -> Result<Option<Set>> {
     if cx.key.fields()[at.field].kind == KeyKind::Hashed {
-        cx.note(Note::HashedRange);
+        cx.note_on(at.field, Note::HashedRange);
         return Ok(None);
     }
     if !at.rest.is_empty() {
@@ -334,7 +334,7 @@ fn regex_set(cx: &Context<'_>, at: Place<'_>, pattern: &[u8], flags: &[u8]) -> R
 /// `$type`.
 fn types(cx: &Context<'_>, field: usize, value: Value<'_>) -> Result<Option<Set>> {
     if cx.key.fields()[field].kind == KeyKind::Hashed {
-        cx.note(Note::HashedRange);
+        cx.note_on(field, Note::HashedRange);
         return Ok(None);
     }
     let mut intervals = Vec::new();
