@@ -85,7 +85,7 @@ impl Setup {
         fs::write(
             &config,
             format!(
-                "global\n  maxconn 20000\ndefaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n  \
+                "global\n  maxconn 4000\ndefaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n  \
                  timeout server 1h\nlisten mongod\n  bind 127.0.0.1:{port}\n  server m 127.0.0.1:{to}\n"
             ),
         )?;
