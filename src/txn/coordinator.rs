@@ -1,6 +1,7 @@
 //! The way of one transaction through the two phases.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bson::{DateTime, Timestamp};
@@ -13,7 +14,7 @@ use crate::catalog::model::collection::TXNS;
 use crate::catalog::store::{CatalogTxn, CheckKind};
 use crate::error::{Code, Error, Result, Retry};
 use crate::op::OpContext;
-use crate::router::Router;
+use crate::router::{Router, clock};
 
 /// How long a shard may take to prepare.
 const PREPARE_TIME: Duration = Duration::from_secs(15);
@@ -23,12 +24,12 @@ const FINISH_TIME: Duration = Duration::from_secs(10);
 /// Commits all participants or none. When this gives `Ok`, the transaction is decided and survives every crash; shards
 /// that cannot be reached right now follow as soon as they can be.
 ///
-/// The work goes on when the caller goes away.
+/// The work goes on when the caller, `op`, goes away. Its operation time becomes that of the commit.
 ///
 /// # Errors
 /// A shard that cannot or will not prepare (nothing has changed then); a catalog that cannot be written. An error marked
 /// [`Retry::Unknown`] leaves open whether the transaction will be committed: the catalog knows, and recovery acts on it.
-pub async fn commit(router: &Arc<Router>, participants: Vec<Participant>) -> Result<()> {
+pub async fn commit(router: &Arc<Router>, op: &OpContext, participants: Vec<Participant>) -> Result<()> {
     let router = router.clone();
     let members: Vec<_> = participants.into_iter().map(Participant::into_member).collect();
     let work = tokio::spawn(async move {
@@ -39,10 +40,13 @@ pub async fn commit(router: &Arc<Router>, participants: Vec<Participant>) -> Res
         }
         outcome
     });
-    work.await.unwrap_or_else(|e| Err(Error::internal(format!("the coordinator ended early: {e}"))))
+    let time = work.await.unwrap_or_else(|e| Err(Error::internal(format!("the coordinator ended early: {e}"))))?;
+    op.record.operation_time.fetch_max(time, Ordering::Relaxed);
+    Ok(())
 }
 
-async fn two_phases(router: &Arc<Router>, record: &Record) -> Result<()> {
+/// Gives the operation time of the commit.
+async fn two_phases(router: &Arc<Router>, record: &Record) -> Result<u64> {
     let store = router.catalog.store();
     let begin = CatalogTxn::new().check(TXNS, CheckKind::Absent(record.key()), "This transaction is there already");
     if let Err(error) = store.commit(&begin.put(TXNS, record.to_doc())).await {
@@ -66,7 +70,7 @@ async fn two_phases(router: &Arc<Router>, record: &Record) -> Result<()> {
     if let Err(error) = carry_out(router, &op, &decided).await {
         tracing::warn!(%error, id = %record.id, "a committed transaction is not finished on every shard; recovery goes on");
     }
-    Ok(())
+    Ok(op.record.operation_time.load(Ordering::Relaxed).max(clock::pack(prepared)))
 }
 
 /// Prepares everywhere; gives the newest of the prepare timestamps, which is the commit timestamp.

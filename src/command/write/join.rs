@@ -165,7 +165,11 @@ fn one_per_statement(mut errors: Vec<(u32, RawDocumentBuf)>) -> RawArrayBuf {
                 }
                 let texts: Vec<_> = group.iter().map(|(_, e)| bsonx::str(e, "errmsg").unwrap_or_default()).collect();
                 let text = format!("several shards failed: {}", texts.join(" :: and :: "));
-                list.push(Error::new(Code::MultipleErrorsOccurred, text).to_write_error(*index as i32));
+                let code = match rest.iter().all(|(_, e)| same(e)) {
+                    true => bsonx::int(first, "code").unwrap_or(0) as i32,
+                    false => Code::MultipleErrorsOccurred as i32,
+                };
+                list.push(Error::with_code(code, text).to_write_error(*index as i32));
             }
             [] => {}
         }
@@ -245,8 +249,8 @@ mod tests {
     #[test]
     fn errors_of_one_statement_from_several_shards_become_one() {
         let mut joined = Joined::for_update();
-        for (name, text) in [("a", "first"), ("b", "second")] {
-            let reply = rawdoc! { "n": 0, "ok": 1.0, "writeErrors": [{ "index": 0, "code": 2, "errmsg": text }] };
+        for (name, code, text) in [("a", 2, "first"), ("b", 3, "second")] {
+            let reply = rawdoc! { "n": 0, "ok": 1.0, "writeErrors": [{ "index": 0, "code": code, "errmsg": text }] };
             joined.add(&shard(name), &[5], &reply);
         }
         joined.fail(1, &Error::new(Code::BadValue, "bad"));

@@ -105,7 +105,7 @@ impl Single<'_> {
         if let Some(error) = write_error(&inserted) {
             return Err(error);
         }
-        match txn::commit(&self.ctx.router, vec![from, to]).await {
+        match txn::commit(&self.ctx.router, &self.ctx.op, vec![from, to]).await {
             Ok(()) => {}
             Err(error) if is_transient(&error) => return Ok(Attempt::Raced),
             Err(error) => return Err(error),
