@@ -348,3 +348,41 @@ async fn routers_tell_that_they_live() {
     assert!(bsonx::get(&doc, "ping").unwrap().as_datetime().is_some());
     assert_eq!(bsonx::str(&doc, "mongoVersion"), Some(crate::SERVER_VERSION));
 }
+
+/// A million chunks: `cargo test --release --lib catalog::service -- --ignored --nocapture`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, needs a minute"]
+async fn a_million_chunks() {
+    use std::time::Instant;
+    let f = fixture(2).await;
+    let (a, b) = (&f.routers[0], &f.routers[1]);
+    a.create_database("db", Some(&"s0".into())).await.unwrap();
+    let key = ShardKeyPattern::parse(&rawdoc! { "k": 1 }).unwrap();
+    let n = 1_000_000_i64;
+    let bound = |i: i64| match i {
+        0 => key.min_key(),
+        _ if i == n => key.max_key(),
+        _ => rawdoc! { "k": i },
+    };
+    let chunk = |i| NewChunk { min: bound(i), max: bound(i + 1), shard: format!("s{}", i % 3).into() };
+    let new = NewCollection { chunks: (0..n).map(chunk).collect(), ..one_chunk("db.c", rawdoc! { "k": 1 }) };
+    let started = Instant::now();
+    a.shard_collection(&new).await.unwrap();
+    println!("commit and load of {n} chunks: {:?}", started.elapsed());
+    let started = Instant::now();
+    b.refresh().await.unwrap();
+    println!("(the other router: {:?})", started.elapsed());
+    let started = Instant::now();
+    b.reload().await.unwrap();
+    println!("full load: {:?}", started.elapsed());
+    let started = Instant::now();
+    for i in 0..20 {
+        let at = n / 2 + 2 * i;
+        a.split_chunk(&ns("db.c"), &bound(at), &bound(at + 1), &[rawdoc! { "k": at as f64 + 0.5 }]).await.unwrap();
+    }
+    println!("split: {:?} each", started.elapsed() / 20);
+    let started = Instant::now();
+    b.refresh().await.unwrap();
+    println!("the other router after 20 splits: {:?}", started.elapsed());
+    assert_eq!(routing(b, "db.c").table.len(), n as usize + 20);
+}
