@@ -349,7 +349,7 @@ async fn routers_tell_that_they_live() {
     assert_eq!(bsonx::str(&doc, "mongoVersion"), Some(crate::SERVER_VERSION));
 }
 
-/// A million chunks: `cargo test --release --lib catalog::service -- --ignored --nocapture`.
+/// A million chunks (or `CHUNKS`): `cargo test --release --lib catalog::service -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures, needs a minute"]
 async fn a_million_chunks() {
@@ -358,7 +358,7 @@ async fn a_million_chunks() {
     let (a, b) = (&f.routers[0], &f.routers[1]);
     a.create_database("db", Some(&"s0".into())).await.unwrap();
     let key = ShardKeyPattern::parse(&rawdoc! { "k": 1 }).unwrap();
-    let n = 1_000_000_i64;
+    let n: i64 = std::env::var("CHUNKS").map_or(1_000_000, |n| n.parse().unwrap());
     let bound = |i: i64| match i {
         0 => key.min_key(),
         _ if i == n => key.max_key(),

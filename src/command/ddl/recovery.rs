@@ -10,6 +10,7 @@ use bson::oid::ObjectId;
 use super::intent::{self, BEAT, Intent};
 use super::job::{Drive, Job};
 use super::{capped, coll_mod, create_indexes, drop, drop_database, drop_indexes, rename};
+use crate::command::sharding::{refine, shard_collection};
 use crate::error::{Code, Result};
 use crate::router::Router;
 
@@ -113,6 +114,8 @@ fn drive(op: &str) -> Option<Drive> {
         "collMod" => coll_mod::drive,
         "renameCollection" => rename::drive,
         "convertToCapped" | "cloneCollectionAsCapped" => capped::drive,
+        super::SHARD_COLLECTION => shard_collection::drive,
+        refine::INTENT => refine::drive,
         _ => return None,
     })
 }

@@ -89,16 +89,18 @@ impl Ctx {
 
     async fn find_stored(&self, request: &Request, ns: &Namespace, docs: Vec<Bytes>) -> Result<Reply> {
         let args = FindArgs::scan(request.body());
-        let plain = !args.odd && args.projection.is_none() && args.collation.is_none() && !args.tailable;
+        let plain = !args.odd && args.collation.is_none() && !args.tailable && !args.return_key;
         if plain
             && let Some(docs) = local::filtered(&docs, args.filter)
             && let Some(mut docs) = simple::sorted(&docs, args.sort)
         {
             docs.drain(..docs.len().min(args.skip as usize));
-            if let Some(wanted) = args.wanted().filter(|n| *n > 0) {
+            if let Some(wanted) = args.wanted() {
                 docs.truncate(wanted as usize);
             }
-            return Ok(self.stored_reply(request, ns, docs, args.batch_size));
+            if let Some(docs) = local::projected(docs, args.projection) {
+                return Ok(self.stored_reply(request, ns, docs, args.batch_size));
+            }
         }
         if args.odd {
             return Err(Error::new(Code::BadValue, "An argument of this find has a wrong type or value"));

@@ -83,6 +83,35 @@ fn stage(docs: &[Bytes], name: &str, argument: RawBsonRef<'_>) -> Option<Vec<Byt
     }
 }
 
+/// A projection that only keeps or only leaves out top-level fields.
+pub fn projected(docs: Vec<Bytes>, projection: Option<&RawDocument>) -> Option<Vec<Bytes>> {
+    let Some(projection) = projection.filter(|p| !p.is_empty()) else { return Some(docs) };
+    let (mut names, mut keep, mut keep_id) = (Vec::new(), None, None);
+    for element in projection.iter_elements() {
+        let element = element.ok()?;
+        let value = element.value().ok()?;
+        let flag = value.as_bool().or_else(|| bsonx::as_int(value).map(|n| n != 0))?;
+        match element.key().as_str() {
+            "_id" => keep_id = Some(flag),
+            name if name.starts_with('$') || name.contains('.') || *keep.get_or_insert(flag) != flag => return None,
+            name => names.push(name),
+        }
+    }
+    let keep = keep.or(keep_id)?;
+    let keep_id = keep_id.unwrap_or(true);
+    let kept = |name: &str| if name == "_id" { keep_id } else { names.contains(&name) == keep };
+    let apply = |bytes: &Bytes| {
+        let mut out = RawDocumentBuf::new();
+        for (name, value) in bsonx::view(bytes).iter().flatten() {
+            if kept(name.as_str()) {
+                out.append(name, value);
+            }
+        }
+        out.into_bytes().into()
+    };
+    Some(docs.iter().map(apply).collect())
+}
+
 fn field_name(name: &str) -> Option<bson::raw::CString> {
     let plain = !name.is_empty() && !name.starts_with('$') && !name.contains('.');
     plain.then(|| bson::raw::CString::try_from(name).ok()).flatten()
@@ -233,6 +262,24 @@ mod tests {
         }
         assert_eq!(run_all(vec![], &[rawdoc! { "$facet": {} }]).1, 0);
         assert_eq!(run_all(vec![], &[rawdoc! { "$limit": -1 }]).1, 0);
+    }
+
+    #[test]
+    fn projections() {
+        let show = |p: RawDocumentBuf| {
+            let docs = projected(chunks(), Some(&p))?;
+            Some(Document::from_reader(&docs[0][..]).unwrap())
+        };
+        assert_eq!(show(rawdoc! { "min": 0, "other": 0 }), Some(doc! { "_id": 0, "shard": "b" }));
+        assert_eq!(show(rawdoc! { "shard": 1 }), Some(doc! { "_id": 0, "shard": "b" }));
+        assert_eq!(show(rawdoc! { "shard": true, "_id": 0 }), Some(doc! { "shard": "b" }));
+        assert_eq!(show(rawdoc! { "_id": 1 }), Some(doc! { "_id": 0 }));
+        assert_eq!(show(rawdoc! { "_id": 0 }), Some(doc! { "shard": "b", "min": { "k": 0 } }));
+        assert_eq!(show(rawdoc! { "min": 0, "_id": 1 }), Some(doc! { "_id": 0, "shard": "b" }));
+        assert_eq!(show(rawdoc! { "shard": 1, "min": 0 }), None);
+        assert_eq!(show(rawdoc! { "min.k": 1 }), None);
+        assert_eq!(show(rawdoc! { "x": "$min" }), None);
+        assert_eq!(show(rawdoc! {}).unwrap().len(), 3);
     }
 
     #[test]

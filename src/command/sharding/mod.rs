@@ -9,10 +9,11 @@ mod list_shards;
 mod not_yet;
 mod place_chunk;
 mod prepare;
-mod refine;
+pub mod refine;
 mod router_config;
-mod shard_collection;
+pub mod shard_collection;
 mod split;
+mod strays;
 
 use bson::{RawDocumentBuf, cstr, rawdoc};
 

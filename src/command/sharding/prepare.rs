@@ -24,7 +24,8 @@ impl Described {
     }
 }
 
-fn first_batch(reply: &ShardReply) -> impl Iterator<Item = &RawDocument> {
+/// The documents of a cursor reply.
+pub fn first_batch(reply: &ShardReply) -> impl Iterator<Item = &RawDocument> {
     let batch = bsonx::doc(reply.doc(), "cursor").and_then(|c| bsonx::array(c, "firstBatch"));
     batch.into_iter().flat_map(|a| a.into_iter().flatten()).filter_map(|v| v.as_document())
 }

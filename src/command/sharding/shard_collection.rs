@@ -1,14 +1,19 @@
-//! `shardCollection`.
+//! `shardCollection`, as a recorded change of structure: nobody else changes the collection meanwhile, and another router
+//! finishes it if this one cannot. Everything before the commit in the catalog can be repeated and leaves nothing that
+//! clients see.
 
-use bson::{RawDocument, rawdoc};
+use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
+use futures_util::future::BoxFuture;
 use rand::seq::SliceRandom;
 
 use super::index_rules::{self, Support};
 use super::prepare::{self, Described};
+use super::strays;
 use crate::catalog::model::{Namespace, ShardId};
 use crate::catalog::snapshot::Snapshot;
 use crate::catalog::{NewChunk, NewCollection};
-use crate::command::{Ctx, Reply, Request};
+use crate::command::ddl::job::{self, Driven, Job, undone};
+use crate::command::{Ctx, Reply, Request, ddl};
 use crate::error::{Code, Error, Result};
 use crate::key::{ShardKeyPattern, initial, text};
 
@@ -24,13 +29,51 @@ struct Arguments {
 
 pub async fn run(ctx: &Ctx, request: &Request) -> Result<Reply> {
     let args = Arguments::parse(request)?;
-    if !already_sharded(&*ctx.router.catalog.refresh().await?, &args)? {
-        shard(ctx, &args).await?;
+    if already_sharded(&*ctx.router.catalog.refresh().await?, &args)? {
+        return Ok(reply(&args));
     }
-    Ok(Reply::ok(rawdoc! { "collectionsharded": args.ns.as_str() }))
+    let names = vec![args.ns.as_str().to_owned()];
+    job::run(ctx, ddl::SHARD_COLLECTION, names, args.to_doc()?, drive).await
+}
+
+/// From the beginning, whatever was done already.
+pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
+    Box::pin(async move {
+        job.refresh();
+        let args = Arguments::from_doc(&job.intent.args()).map_err(undone)?;
+        if !already_sharded(&job.ctx.snapshot, &args).map_err(undone)? {
+            shard(&job.ctx, &args).await.map_err(undone)?;
+        }
+        Ok(reply(&args))
+    })
+}
+
+fn reply(args: &Arguments) -> Reply {
+    Reply::ok(rawdoc! { "collectionsharded": args.ns.as_str() })
 }
 
 impl Arguments {
+    fn to_doc(&self) -> Result<Document> {
+        Ok(doc! {
+            "ns": self.ns.as_str(),
+            "key": Document::try_from(self.key.to_doc())?,
+            "unique": self.unique,
+            "simpleCollation": self.simple_collation,
+            "initialChunks": self.initial_chunks,
+        })
+    }
+
+    fn from_doc(doc: &Document) -> Result<Self> {
+        let key = doc.get_document("key").cloned().unwrap_or_default();
+        Ok(Arguments {
+            ns: Namespace::parse(doc.get_str("ns").unwrap_or_default())?,
+            key: ShardKeyPattern::parse(&RawDocumentBuf::try_from(&key)?)?,
+            unique: doc.get_bool("unique").unwrap_or(false),
+            simple_collation: doc.get_bool("simpleCollation").unwrap_or(false),
+            initial_chunks: doc.get_i64("initialChunks").ok(),
+        })
+    }
+
     fn parse(request: &Request) -> Result<Self> {
         let ns = request.full_namespace()?;
         check_namespace(&ns)?;
@@ -120,7 +163,9 @@ async fn shard(ctx: &Ctx, args: &Arguments) -> Result<()> {
     let Some(uuid) = model.uuid else { return Err(vanished(ns)) };
     ensure_index(ctx, args, &primary, &model, empty).await?;
 
-    let owners = if key.is_hashed() && empty { shards.as_slice() } else { std::slice::from_ref(&primary) };
+    // Only a hash at the front tells how values are spread.
+    let spread = empty && key.hashed_field() == Some(0);
+    let owners = if spread { shards.as_slice() } else { std::slice::from_ref(&primary) };
     let chunks: Vec<NewChunk> = initial::initial_chunks(key, owners, total)?
         .into_iter()
         .map(|c| NewChunk { min: c.min, max: c.max, shard: c.shard })
@@ -131,23 +176,39 @@ async fn shard(ctx: &Ctx, args: &Arguments) -> Result<()> {
     others.dedup();
     let copies = others.iter().map(|s| prepare::copy_collection(ctx, s, ns, &model, uuid, &indexes));
     futures_util::future::try_join_all(copies).await?;
-    // Documents inserted since the first look would lie on the wrong shard if the key space were cut now.
-    if empty && chunks.len() > 1 && !prepare::is_empty(ctx, &primary, ns).await? {
-        return Err(Error::new(
-            Code::ConflictingOperationInProgress,
-            format!("Documents were inserted into {ns} while it was being sharded; try again"),
-        ));
-    }
+    let several = chunks.len() > 1;
     let new = NewCollection {
         ns: ns.clone(),
         uuid,
         key: key.clone(),
         unique: args.unique,
         default_collation: model.collation().map(RawDocument::to_owned),
-        primary,
+        primary: primary.clone(),
         chunks,
     };
-    catalog.shard_collection(&new).await
+    if several { distribute(ctx, &new).await } else { catalog.shard_collection(&new).await }
+}
+
+/// Cuts the key space of an empty collection. Documents written meanwhile by the old routing would lie on the wrong
+/// shard: this router's writes wait until the commit is made, those of others are looked for afterwards.
+async fn distribute(ctx: &Ctx, new: &NewCollection) -> Result<()> {
+    let router = &ctx.router;
+    let closed = router.ddl.gate.close(&[new.ns.as_str().to_owned()]);
+    closed.drain(&router.ops, ctx.op.id()).await?;
+    if !prepare::is_empty(ctx, &new.primary, &new.ns).await? {
+        return Err(Error::new(
+            Code::ConflictingOperationInProgress,
+            format!("Documents were inserted into {} while it was being sharded; try again", new.ns),
+        ));
+    }
+    router.catalog.shard_collection(new).await?;
+    drop(closed);
+    ddl::intent::settle(router).await?;
+    let snapshot = router.catalog.snapshot();
+    match snapshot.collection(new.ns.as_str()) {
+        Some(routing) => strays::collect(ctx, &new.primary, routing).await,
+        None => Ok(()),
+    }
 }
 
 fn vanished(ns: &Namespace) -> Error {
