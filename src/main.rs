@@ -23,7 +23,13 @@ fn main() -> ExitCode {
     }
 }
 
+/// One worker for two cores: requests are short, and waking a second worker for each costs more than it brings
+/// (measured with `benches/compare`: a fifth of the CPU of a point find). `TOKIO_WORKER_THREADS` overrides it.
 fn runtime() -> Result<tokio::runtime::Runtime, String> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        builder.worker_threads(cores.div_ceil(2));
+    }
     builder.enable_all().build().map_err(|e| format!("cannot start the threads: {e}"))
 }

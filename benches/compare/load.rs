@@ -26,9 +26,12 @@ pub enum Op {
     Range,
     Scatter,
     Batch,
+    /// Spread over two shards, an ordered batch is a chain of short runs: each must be known to have worked
+    /// before the next may go.
+    OrderedBatch,
 }
 
-pub const ALL: [Op; 6] = [Op::Find, Op::Insert, Op::Update, Op::Range, Op::Scatter, Op::Batch];
+pub const ALL: [Op; 7] = [Op::Find, Op::Insert, Op::Update, Op::Range, Op::Scatter, Op::Batch, Op::OrderedBatch];
 
 impl Op {
     pub fn name(self) -> &'static str {
@@ -38,7 +41,8 @@ impl Op {
             Op::Update => "update by key",
             Op::Range => "range find, 100 docs",
             Op::Scatter => "sort+limit 20, 2 shards",
-            Op::Batch => "insert of 1,000 docs",
+            Op::Batch => "insert of 1,000 docs, unordered",
+            Op::OrderedBatch => "insert of 1,000 docs, ordered",
         }
     }
 
@@ -47,7 +51,7 @@ impl Op {
         let id = rand::random_range(0..DOCUMENTS);
         match self {
             Op::Find => rawdoc! {"find": COLLECTION, "filter": {"_id": id}, "limit": 1, "singleBatch": true}.into(),
-            Op::Insert => insert(vec![document(fresh(1))]),
+            Op::Insert => insert(vec![document(fresh(1))], true),
             Op::Update => {
                 let statement = rawdoc! {"q": {"_id": id}, "u": {"$set": {"n": rand::random::<i32>()}}};
                 let body = rawdoc! {"update": COLLECTION, "ordered": true, "writeConcern": {"w": 1}};
@@ -62,9 +66,9 @@ impl Op {
                 let from = id * 9 / 10;
                 rawdoc! {"find": COLLECTION, "filter": {"g": {"$gte": from}}, "sort": {"g": 1}, "limit": 20}.into()
             }
-            Op::Batch => {
+            Op::Batch | Op::OrderedBatch => {
                 let first = fresh(BATCH);
-                insert((first..first + BATCH).map(document).collect())
+                insert((first..first + BATCH).map(document).collect(), matches!(self, Op::OrderedBatch))
             }
         }
     }
@@ -75,8 +79,8 @@ fn fresh(count: i64) -> i64 {
     NEXT.fetch_add(count, Ordering::Relaxed)
 }
 
-fn insert(documents: Vec<RawDocumentBuf>) -> Command {
-    let body = rawdoc! {"insert": COLLECTION, "ordered": true, "writeConcern": {"w": 1}};
+fn insert(documents: Vec<RawDocumentBuf>, ordered: bool) -> Command {
+    let body = rawdoc! {"insert": COLLECTION, "ordered": ordered, "writeConcern": {"w": 1}};
     Command { body, documents: Some(("documents", documents)) }
 }
 
