@@ -1,6 +1,7 @@
 //! Watching one member: a `hello` that the server answers when something changes, and another connection for round
 //! trips and for looking at once.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use crate::bsonx;
 use crate::error::{Code, Error};
 use crate::wire::OutMsg;
 
+use super::ServerId;
 use super::conn::{Connection, Failure};
 use super::connect::{Connector, lost, unreachable_error};
 use super::hello::{ServerDescription, TopologyVersion};
@@ -24,6 +26,17 @@ const FRESH_HEARTBEAT: Duration = Duration::from_millis(50);
 const FRESH_LOOKS: u32 = 10;
 /// A member that is down is looked at this often while nobody needs it.
 const DOWN_HEARTBEAT: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy)]
+struct Timing {
+    /// Time between two looks.
+    heartbeat: Duration,
+    /// What an answer may take.
+    answer: Duration,
+}
+
+/// What an answer of a primary may take that another one replaced.
+const DOUBTED_ANSWER: Duration = Duration::from_secs(1);
 
 /// Watches `member` until it leaves the set or the shard is closed.
 pub async fn watch(topology: Weak<Topology>, member: Arc<Member>) {
@@ -39,13 +52,14 @@ async fn watch_forever(topology: &Weak<Topology>, member: &Arc<Member>) {
     loop {
         let Some(now) = topology.upgrade() else { return };
         let connector = now.connector.clone();
-        let heartbeat = now.settings.pool.heartbeat_interval;
+        let timing =
+            Timing { heartbeat: now.settings.pool.heartbeat_interval, answer: now.settings.pool.connect_timeout };
         drop(now);
         let failure = match connector.connect_monitor(&member.address).await {
             Ok((conn, description)) => {
                 failures = 0;
                 warm(topology, member, &description);
-                follow(topology, member, &connector, heartbeat, conn, description).await
+                follow(topology, member, &connector, timing, conn, description).await
             }
             Err(error) => error,
         };
@@ -88,15 +102,15 @@ async fn follow(
     topology: &Weak<Topology>,
     member: &Member,
     connector: &Connector,
-    heartbeat: Duration,
+    timing: Timing,
     mut stream: Connection,
     first: ServerDescription,
 ) -> Error {
     let mut version = first.topology_version;
-    let mut pinger = Pinger { connector, member, conn: None, heartbeat };
-    let mut next_ping = Instant::now() + heartbeat;
+    let mut pinger = Pinger { connector, member, conn: None, limit: timing.answer };
+    let mut next_ping = Instant::now() + timing.heartbeat;
     loop {
-        let mut awaited = std::pin::pin!(await_change(&mut stream, version, heartbeat));
+        let mut awaited = std::pin::pin!(await_change(&mut stream, version, timing));
         // The awaited reply stays awaited while the other connection is used.
         let news = loop {
             tokio::select! {
@@ -111,7 +125,7 @@ async fn follow(
                 }
                 Err(error) => return error,
             }
-            next_ping = Instant::now() + heartbeat;
+            next_ping = Instant::now() + timing.heartbeat;
             // However often operations ask, the server is not asked more often than this.
             sleep(FRESH_HEARTBEAT).await;
         };
@@ -137,8 +151,9 @@ fn gone(member: &Member) -> Error {
 async fn await_change(
     stream: &mut Connection,
     version: Option<TopologyVersion>,
-    heartbeat: Duration,
+    timing: Timing,
 ) -> Result<Bytes, Error> {
+    let Timing { heartbeat, answer } = timing;
     let mut command = hello();
     match version {
         Some(version) => {
@@ -150,17 +165,28 @@ async fn await_change(
         }
         None => sleep(heartbeat).await,
     }
-    let limit = if version.is_some() { heartbeat * 2 } else { heartbeat };
+    let limit = if version.is_some() { heartbeat + answer } else { answer };
     call(stream, command, limit).await
 }
 
 async fn call(conn: &mut Connection, command: RawDocumentBuf, limit: Duration) -> Result<Bytes, Error> {
-    let answer = tokio::time::timeout(limit, conn.call(&OutMsg::from_doc(command))).await;
-    match answer {
-        Ok(reply) => reply.map_err(|e: Failure| lost(&conn.server, &e)),
+    let server = conn.server.clone();
+    answer_within(limit, &server, async {
+        conn.call(&OutMsg::from_doc(command)).await.map_err(|e: Failure| lost(&server, &e))
+    })
+    .await
+}
+
+async fn answer_within<T>(
+    limit: Duration,
+    server: &ServerId,
+    answer: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(answer) => answer,
         Err(_) => Err(unreachable_error(
             Code::NetworkTimeout,
-            format!("{} did not answer hello within {} ms", conn.server, limit.as_millis()),
+            format!("{server} did not answer hello within {} ms", limit.as_millis()),
         )),
     }
 }
@@ -174,23 +200,29 @@ struct Pinger<'a> {
     connector: &'a Connector,
     member: &'a Member,
     conn: Option<Connection>,
-    heartbeat: Duration,
+    limit: Duration,
 }
 
 impl Pinger<'_> {
     async fn ping(&mut self) -> Result<ServerDescription, Error> {
-        let Some(conn) = &mut self.conn else {
-            let (conn, description) = self.connector.connect_monitor(&self.member.address).await?;
-            self.conn = Some(conn);
-            return Ok(description);
-        };
-        let start = Instant::now();
-        let reply = call(conn, hello(), self.heartbeat).await?;
-        let mut description = ServerDescription::parse(self.member.address.clone(), bsonx::view(&reply));
-        description.rtt = Some(start.elapsed());
-        match description.error.take() {
-            Some(error) => Err(error),
-            None => Ok(description),
-        }
+        let doubted = self.member.doubted.swap(false, Ordering::Relaxed);
+        let limit = if doubted { self.limit.min(DOUBTED_ANSWER) } else { self.limit };
+        let server = &self.member.address;
+        answer_within(limit, server, async {
+            let Some(conn) = &mut self.conn else {
+                let (conn, description) = self.connector.connect_monitor(server).await?;
+                self.conn = Some(conn);
+                return Ok(description);
+            };
+            let start = Instant::now();
+            let reply = call(conn, hello(), self.limit).await?;
+            let mut description = ServerDescription::parse(server.clone(), bsonx::view(&reply));
+            description.rtt = Some(start.elapsed());
+            match description.error.take() {
+                Some(error) => Err(error),
+                None => Ok(description),
+            }
+        })
+        .await
     }
 }

@@ -76,11 +76,7 @@ struct Inner {
 }
 
 /// What a waiter is given.
-enum Grant {
-    Connection(Pooled),
-    /// The right to make a connection.
-    Permit(Permit),
-}
+type Grant = Result<Pooled, NoConnection>;
 
 /// A connection of a pool; goes back to it when dropped. One whose reply is still awaited goes to the [`Stopper`].
 pub struct Pooled {
@@ -124,22 +120,6 @@ pub enum NoConnection {
     Refused(Error),
 }
 
-/// The right to make one connection, given back when dropped unused.
-struct Permit {
-    pool: Option<Arc<Pool>>,
-    generation: u64,
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let Some(pool) = self.pool.take() else { return };
-        let mut inner = pool.inner.lock();
-        inner.connecting -= 1;
-        inner.total -= 1;
-        pool.grant(&mut inner);
-    }
-}
-
 impl Pool {
     pub fn new(server: ServerId, settings: PoolSettings, connector: Arc<Connector>) -> Arc<Self> {
         Arc::new(Pool {
@@ -157,11 +137,7 @@ impl Pool {
     pub async fn check_out(self: &Arc<Self>, op: &OpContext) -> Result<Pooled, NoConnection> {
         match self.take() {
             Taken::Idle(conn) => Ok(self.give(conn)),
-            Taken::Permit(permit) => self.connect(permit).await,
-            Taken::Wait(place) => match self.wait(op, place).await? {
-                Grant::Connection(pooled) => Ok(pooled),
-                Grant::Permit(permit) => self.connect(permit).await,
-            },
+            Taken::Wait(place) => self.wait(op, place).await,
         }
     }
 
@@ -170,7 +146,7 @@ impl Pool {
         Pooled { conn: Some(conn), pool: self.clone() }
     }
 
-    /// An idle connection that is still open, else the right to make one, else a place in the queue.
+    /// An idle connection that is still open, else a place in the queue.
     fn take(self: &Arc<Self>) -> Taken {
         let mut dead: SmallVec<[Connection; 4]> = SmallVec::new();
         let mut inner = self.inner.lock();
@@ -183,35 +159,77 @@ impl Pool {
                 // Closed after the lock is released.
                 dead.push(conn);
             }
-            if let Some(permit) = self.permit(&mut inner) {
-                return Taken::Permit(permit);
-            }
         }
         let (sender, place) = oneshot::channel();
         // In a closed pool nothing will ever be given: the sender is dropped and the wait ends at once.
         if !inner.closed {
             inner.waiters.push_back(sender);
+            self.connect_more(&mut inner);
         }
         Taken::Wait(place)
     }
 
-    fn permit(self: &Arc<Self>, inner: &mut Inner) -> Option<Permit> {
-        if inner.closed
-            || inner.total >= self.settings.max_size
-            || inner.connecting >= self.settings.max_connecting.max(1)
-        {
-            return None;
+    /// Begins to make a connection for each waiter, as far as the bounds allow. Connections are made in tasks of their
+    /// own: who asked may be served by one that comes back earlier, and one that nobody waits for any more is kept.
+    fn connect_more(self: &Arc<Self>, inner: &mut Inner) {
+        while inner.connecting < inner.waiters.len() && self.reserve(inner) {
+            match tokio::runtime::Handle::try_current() {
+                Ok(runtime) => drop(runtime.spawn(self.clone().establish(inner.generation))),
+                Err(_) => return inner.release(),
+            }
+        }
+    }
+
+    /// Counts a connection to be made, if the bounds allow one more.
+    fn reserve(&self, inner: &mut Inner) -> bool {
+        let settings = &self.settings;
+        if inner.closed || inner.total >= settings.max_size || inner.connecting >= settings.max_connecting.max(1) {
+            return false;
         }
         inner.total += 1;
         inner.connecting += 1;
-        Some(Permit { pool: Some(self.clone()), generation: inner.generation })
+        true
     }
 
-    async fn wait(&self, op: &OpContext, place: oneshot::Receiver<Grant>) -> Result<Grant, NoConnection> {
+    /// Makes a connection that was counted, and gives it (or the failure) to the first waiter.
+    async fn establish(self: Arc<Self>, generation: u64) {
+        let made = self.connector.connect(&self.server).await;
+        let mut inner = self.inner.lock();
+        let stale = inner.generation != generation || inner.closed;
+        match made {
+            Ok(mut conn) if !stale => {
+                inner.connecting -= 1;
+                self.created.fetch_add(1, Ordering::Relaxed);
+                inner.next_number += 1;
+                conn.number = inner.next_number;
+                conn.generation = generation;
+                inner.live.insert(conn.number, conn.interrupt.clone());
+                self.hand_over(&mut inner, conn);
+            }
+            Ok(conn) => {
+                inner.release();
+                self.connect_more(&mut inner);
+                drop(inner);
+                drop(conn);
+                return;
+            }
+            Err(error) => {
+                inner.release();
+                let failure = match error.is(Code::AuthenticationFailed) {
+                    true => NoConnection::Refused(error),
+                    false => NoConnection::Unreachable { error, generation },
+                };
+                inner.fail_first(failure);
+            }
+        }
+        self.connect_more(&mut inner);
+    }
+
+    async fn wait(&self, op: &OpContext, place: oneshot::Receiver<Grant>) -> Grant {
         let limit = self.settings.refresh_timeout;
         let patience = op.remaining().map_or(limit, |r| r.min(limit));
         tokio::select! {
-            granted = place => granted.map_err(|_| self.cleared_error()),
+            granted = place => granted.unwrap_or_else(|_| Err(self.cleared_error())),
             () = op.cancel().cancelled() => Err(NoConnection::Refused(op.cancelled_error())),
             () = tokio::time::sleep(patience) => {
                 op.check().map_err(NoConnection::Refused)?;
@@ -233,70 +251,26 @@ impl Pool {
         NoConnection::Cleared(Error::new(Code::HostUnreachable, text).from_router().retry(Retry::Safe))
     }
 
-    async fn connect(self: &Arc<Self>, mut permit: Permit) -> Result<Pooled, NoConnection> {
-        let mut conn = match self.connector.connect(&self.server).await {
-            Ok(conn) => conn,
-            Err(error) if error.is(Code::AuthenticationFailed) => return Err(NoConnection::Refused(error)),
-            Err(error) => return Err(NoConnection::Unreachable { error, generation: permit.generation }),
-        };
-        let mut inner = self.inner.lock();
-        if inner.generation != permit.generation || inner.closed {
-            drop(inner);
-            return Err(self.cleared_error());
-        }
-        permit.pool = None;
-        inner.connecting -= 1;
-        self.created.fetch_add(1, Ordering::Relaxed);
-        inner.next_number += 1;
-        conn.number = inner.next_number;
-        conn.generation = inner.generation;
-        inner.live.insert(conn.number, conn.interrupt.clone());
-        self.grant(&mut inner);
-        drop(inner);
-        Ok(self.give(conn))
-    }
-
-    /// Gives waiters the right to connect, as far as there is any. Call with the lock held after something got free.
-    fn grant(self: &Arc<Self>, inner: &mut Inner) {
-        while !inner.waiters.is_empty() {
-            let Some(mut permit) = self.permit(inner) else { return };
-            loop {
-                let Some(waiter) = inner.waiters.pop_front() else {
-                    // Dropping the permit would take the lock again.
-                    permit.pool = None;
-                    inner.total -= 1;
-                    inner.connecting -= 1;
-                    return;
-                };
-                match waiter.send(Grant::Permit(permit)) {
-                    Ok(()) => break,
-                    Err(Grant::Permit(back)) => permit = back,
-                    Err(Grant::Connection(_)) => return,
-                }
-            }
-        }
-    }
-
     /// Takes a connection back: to the first waiter, else to the idle ones.
-    pub fn put(self: &Arc<Self>, mut conn: Connection) {
+    pub fn put(self: &Arc<Self>, conn: Connection) {
         let mut inner = self.inner.lock();
         if inner.closed || conn.generation != inner.generation {
             drop(inner);
             return self.discard(conn);
         }
+        self.hand_over(&mut inner, conn);
+    }
+
+    fn hand_over(self: &Arc<Self>, inner: &mut Inner, mut conn: Connection) {
         while let Some(waiter) = inner.waiters.pop_front() {
-            self.in_use.fetch_add(1, Ordering::Relaxed);
-            match waiter.send(Grant::Connection(Pooled { conn: Some(conn), pool: self.clone() })) {
-                Ok(()) => return,
-                Err(Grant::Connection(mut pooled)) => {
+            match waiter.send(Ok(self.give(conn))) {
+                Err(Ok(mut pooled)) => {
+                    // The waiter has gone. Emptied, so that dropping it does not take the lock again.
+                    let Some(back) = pooled.conn.take() else { return };
                     self.in_use.fetch_sub(1, Ordering::Relaxed);
-                    // Emptied, so that dropping it does not take the lock again.
-                    match pooled.conn.take() {
-                        Some(back) => conn = back,
-                        None => return,
-                    }
+                    conn = back;
                 }
-                Err(Grant::Permit(_)) => return,
+                _ => return,
             }
         }
         let now = Instant::now();
@@ -308,7 +282,7 @@ impl Pool {
     pub fn discard(self: &Arc<Self>, conn: Connection) {
         let mut inner = self.inner.lock();
         inner.forget(&conn);
-        self.grant(&mut inner);
+        self.connect_more(&mut inner);
         drop(inner);
         drop(conn);
     }
@@ -408,13 +382,17 @@ impl Pool {
     /// Makes connections up to the minimum.
     async fn fill(self: &Arc<Self>) {
         loop {
-            let permit = {
+            let generation = {
                 let mut inner = self.inner.lock();
-                if inner.total >= self.settings.min_size { None } else { self.permit(&mut inner) }
+                if inner.total >= self.settings.min_size || !self.reserve(&mut inner) {
+                    return;
+                }
+                inner.generation
             };
-            let Some(permit) = permit else { return };
+            let before = self.created.load(Ordering::Relaxed);
+            self.clone().establish(generation).await;
             // A failure is the monitor's to notice.
-            if self.connect(permit).await.is_err() {
+            if self.created.load(Ordering::Relaxed) == before {
                 return;
             }
         }
@@ -423,11 +401,27 @@ impl Pool {
 
 enum Taken {
     Idle(Connection),
-    Permit(Permit),
     Wait(oneshot::Receiver<Grant>),
 }
 
 impl Inner {
+    /// A connection that was to be made is not counted any more.
+    fn release(&mut self) {
+        self.total -= 1;
+        self.connecting -= 1;
+    }
+
+    /// Tells the first waiter that is still there why there is no connection.
+    fn fail_first(&mut self, failure: NoConnection) {
+        let mut failure = Err(failure);
+        while let Some(waiter) = self.waiters.pop_front() {
+            match waiter.send(failure) {
+                Ok(()) => return,
+                Err(back) => failure = back,
+            }
+        }
+    }
+
     /// The connection is not counted any more.
     fn forget(&mut self, conn: &Connection) {
         if self.live.remove(&conn.number).is_some() {

@@ -80,7 +80,8 @@ impl Shard {
     ///
     /// `Ok` is any reply that arrived, `ok: 0` ones too (state-change errors already as clients may see them);
     /// `Err` means no member could be selected or reached, the reply was lost, the deadline passed or the operation
-    /// was cancelled. Dropping the future stops the shard's work.
+    /// was cancelled. Dropping the future stops the shard's work. A body for a secondary has to carry the
+    /// `$readPreference` too: without it the secondary refuses reads (13435).
     pub async fn run(
         &self,
         op: &OpContext,

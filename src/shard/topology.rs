@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
@@ -30,6 +30,8 @@ pub struct Member {
     pub pool: Arc<Pool>,
     /// Asks the monitor to look again at once.
     pub check: Notify,
+    /// Another primary took over without this one saying so: it may be out of reach, and gets little time to answer.
+    pub doubted: AtomicBool,
     /// Commands sent.
     pub sent: AtomicU64,
     gone: CancellationToken,
@@ -153,6 +155,24 @@ impl Topology {
                 tokio::spawn(monitor::watch(Arc::downgrade(self), member));
             }
         }
+        // A primary that another one replaced may be out of reach: requests on it should not hang for long.
+        let was_primary = |a: &ServerId| old.set.servers.get(a).is_some_and(|s| s.kind == ServerKind::Primary);
+        for server in state.set.servers.values().filter(|s| s.kind == ServerKind::Unknown && was_primary(&s.address)) {
+            if let Some(member) = state.members.get(&server.address) {
+                let replaced = state.primary.is_some();
+                member.doubted.store(replaced, Ordering::Relaxed);
+                member.check.notify_one();
+            }
+        }
+        let name = |p: &Option<Arc<Member>>| p.as_ref().map(|m| m.address.clone());
+        if name(&old.primary) != name(&state.primary) {
+            let primary = name(&state.primary);
+            tracing::info!(
+                shard = &*self.shard,
+                primary = primary.as_deref().unwrap_or("none"),
+                "the shard's primary changed"
+            );
+        }
         if roles_changed || hosts_changed {
             self.changed.send_modify(|n| *n += 1);
         }
@@ -166,6 +186,7 @@ impl Topology {
             address: address.clone(),
             pool: Pool::new(address.clone(), self.settings.pool_settings(), self.connector.clone()),
             check: Notify::new(),
+            doubted: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             gone: self.closed.child_token(),
         })

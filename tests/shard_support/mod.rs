@@ -68,6 +68,12 @@ impl Mongod {
         }
     }
 
+    /// SIGSTOP or SIGCONT: the process is there and does nothing.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
     pub fn host(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
