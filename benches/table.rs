@@ -1,5 +1,5 @@
-//! Routing table: nanoseconds per lookup, memory, and the cost of an incremental change, for 1 thousand to 1 million
-//! chunks. Run with `cargo bench --bench table`.
+//! Routing table: nanoseconds per lookup of an encoded key, per route of a point filter, and per range; memory; and the cost
+//! of an incremental change, for 1 thousand to 1 million chunks. Run with `cargo bench --bench table`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,6 +10,7 @@ use bson::oid::ObjectId;
 use bson::{RawBson, RawDocumentBuf, rawdoc};
 use mosaic::catalog::table::{ChunkInfo, RoutingTable};
 use mosaic::key::{ShardKeyPattern, initial};
+use mosaic::target::{self, Scope};
 
 /// A fixed sequence of well-mixed numbers.
 struct Mix(u64);
@@ -90,8 +91,8 @@ fn time<T>(batches: &[T], per_batch: usize, mut run: impl FnMut(&T)) -> f64 {
 
 fn main() {
     println!(
-        "{:<12} {:>9} {:>10} {:>12} {:>12} {:>12} {:>12}",
-        "key", "chunks", "ns/lookup", "ns/range", "bytes/chunk", "MB", "µs/change"
+        "{:<12} {:>9} {:>10} {:>9} {:>12} {:>12} {:>12} {:>12}",
+        "key", "chunks", "ns/lookup", "ns/route", "ns/range", "bytes/chunk", "MB", "µs/change"
     );
     for kind in kinds() {
         for n in [1_000, 100_000, 1_000_000] {
@@ -103,6 +104,13 @@ fn main() {
             let lookup = time(&batches, 1000, |batch| {
                 for key in *batch {
                     black_box(table.chunk_for(black_box(key)).shard());
+                }
+            });
+            let filters: Vec<RawDocumentBuf> = (0..100_000).map(|_| (kind.random)(&mut mix, n)).collect();
+            let scope = Scope { key: &key, table: &table, default_collation: None };
+            let route = time(&filters.chunks(1000).collect::<Vec<_>>(), 1000, |batch| {
+                for filter in *batch {
+                    black_box(target::query(black_box(filter), None, scope).unwrap());
                 }
             });
             let range = time(&batches[..20], 500, |batch| {
@@ -118,10 +126,11 @@ fn main() {
             });
             let bytes = table.memory();
             println!(
-                "{:<12} {:>9} {:>10.1} {:>12.1} {:>12.1} {:>12.1} {:>12.1}",
+                "{:<12} {:>9} {:>10.1} {:>9.1} {:>12.1} {:>12.1} {:>12.1} {:>12.1}",
                 kind.name,
                 n,
                 lookup,
+                route,
                 range,
                 bytes as f64 / n as f64,
                 bytes as f64 / 1e6,

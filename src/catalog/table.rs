@@ -298,7 +298,7 @@ impl<'a> Collector<'a> {
             if last - first == segment.len() {
                 self.set.union(&segment.owners);
             } else {
-                segment.shards(first, last).for_each(|s| self.set.insert(s));
+                self.add_chunks(segment, first, last);
             }
             if self.set.len() == self.table.0.owners.len() {
                 self.complete = true;
@@ -306,6 +306,16 @@ impl<'a> Collector<'a> {
             }
         }
         self.complete
+    }
+
+    /// Adds the owners of a segment's chunks `first..last`, until all of the segment's are found.
+    fn add_chunks(&mut self, segment: &Segment, first: usize, last: usize) {
+        for start in (first..last).step_by(32) {
+            segment.shards(start, last.min(start + 32)).for_each(|s| self.set.insert(s));
+            if self.set.covers(&segment.owners) {
+                break;
+            }
+        }
     }
 
     /// Adds the owner of one key.

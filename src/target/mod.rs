@@ -31,6 +31,8 @@ use crate::catalog::model::ShardId;
 use crate::catalog::snapshot::CollectionRouting;
 use crate::catalog::table::RoutingTable;
 use crate::error::Result;
+#[cfg(test)]
+use crate::key;
 use crate::key::value::{Elements, Value};
 use crate::key::{KeyKind, ShardKeyPattern};
 

@@ -1,4 +1,5 @@
-//! A small, slow matcher for the filters of [`super::testgen`], written from what a real server answers.
+//! A small, slow matcher for the filters of [`super::testgen`], written from what a real server answers. The fuzz targets
+//! include it too, so it reaches the crate through `super::key` only.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -6,7 +7,7 @@ use std::cmp::Ordering;
 
 use bson::{Bson, Document, RawBson};
 
-use crate::key::order;
+use super::key::{order, value};
 
 /// How strings compare: by bytes, or ignoring ASCII case.
 #[derive(Clone, Copy)]
@@ -119,7 +120,7 @@ fn resolve<'a>(path: &str, doc: &'a Document) -> Option<&'a Bson> {
 
 fn canonical(v: &Bson) -> i32 {
     let raw = RawBson::try_from(v.clone()).unwrap();
-    crate::key::value::with(raw.as_raw_bson_ref(), |v| Ok(v.canonical())).unwrap()
+    value::with(raw.as_raw_bson_ref(), |v| Ok(v.canonical())).unwrap()
 }
 
 fn is_nan(v: &Bson) -> bool {

@@ -1,6 +1,6 @@
 //! Making tables: from all chunks, and from a table and the chunks that changed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::index::Tops;
@@ -69,7 +69,9 @@ fn mismatch(left: &Entry, right: &Entry) -> Error {
 
 /// See [`super::RoutingTable::build`].
 pub(super) fn build(key: &ShardKeyPattern, chunks: Vec<ChunkInfo>) -> Result<Inner> {
-    let mut shards = Shards::new(Vec::new());
+    // In name order, which is the order that owners are given in.
+    let names: BTreeSet<ShardId> = chunks.iter().map(|c| c.shard.clone()).collect();
+    let mut shards = Shards::new(names.into_iter().take(usize::from(u16::MAX)).collect());
     let mut entries = chunks.into_iter().map(|c| shards.entry(key, c)).collect::<Result<Vec<_>>>()?;
     entries.sort_unstable_by(|a, b| a.min.cmp(&b.min));
     let (min_key, max_key) = (key.encode(&key.min_key())?, key.encode(&key.max_key())?);

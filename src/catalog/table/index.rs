@@ -1,49 +1,20 @@
 //! Finding a key among sorted keys with few cache misses.
 //!
-//! Keys are compared by their *heads*: the 8 bytes after a prefix that all of them share, as a big-endian number. Only where
-//! heads are equal whole keys are compared. Both indexes take keys `1..n` and know that a key looked up is not below key 0.
+//! Keys are compared by their *heads*: the 8 bytes after a prefix that all of them share, as a big-endian number; within a
+//! segment by 16 bits of it where those tell the keys apart, as they do for hashes. Only where heads are equal whole keys
+//! are compared. Key 0 is left out of the prefix (often it
+//! is MinKey): a key looked up is never below it.
 
 use smallvec::SmallVec;
 
-/// Chunks per block.
-const BLOCK: usize = 16;
-
-/// The prefix shared by sorted keys, and a key's head after it.
-#[derive(Debug)]
-struct Heads {
-    prefix: SmallVec<[u8; 24]>,
+/// How many leading bytes sorted keys share.
+fn shared<'k>(mut keys: impl Iterator<Item = &'k [u8]>) -> usize {
+    let first = keys.next().unwrap_or_default();
+    // What the first and the last key share, all share.
+    keys.last().map_or(0, |last| first.iter().zip(last).take_while(|(x, y)| x == y).count())
 }
 
-impl Heads {
-    fn new<'k>(mut keys: impl Iterator<Item = &'k [u8]>) -> Self {
-        let first = keys.next().unwrap_or_default();
-        // Sorted: what the first and the last key share, all share.
-        let shared = keys.last().map_or(first.len(), |last| first.iter().zip(last).take_while(|(x, y)| x == y).count());
-        Heads { prefix: SmallVec::from_slice(&first[..shared]) }
-    }
-
-    /// The head of one of the keys.
-    fn of(&self, key: &[u8]) -> u64 {
-        head(key.get(self.prefix.len()..).unwrap_or_default())
-    }
-
-    /// The head of any key: the extremes where it does not share the prefix.
-    #[inline]
-    fn wanted(&self, key: &[u8]) -> Wanted {
-        match key.strip_prefix(&*self.prefix) {
-            Some(rest) => Wanted::Head(head(rest)),
-            None if key < &*self.prefix => Wanted::BelowAll,
-            None => Wanted::AboveAll,
-        }
-    }
-}
-
-enum Wanted {
-    BelowAll,
-    AboveAll,
-    Head(u64),
-}
-
+/// The first 8 bytes as a number, zero-filled.
 #[inline]
 fn head(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {
@@ -52,7 +23,7 @@ fn head(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Of keys `from..to`, which have the same head as `key`, those that are not above it; `full(i)` gives key `i`.
+/// How many of the keys before `to` are not above `key`, given that all before `from` are not; `full(i)` gives key `i`.
 #[cold]
 fn settle<'k>(key: &[u8], from: usize, to: usize, full: impl Fn(usize) -> &'k [u8]) -> usize {
     let (mut low, mut high) = (from, to);
@@ -67,29 +38,30 @@ fn settle<'k>(key: &[u8], from: usize, to: usize, full: impl Fn(usize) -> &'k [u
     low
 }
 
-/// The index over the segments of a table: one array of heads.
+/// The index over the segments of a table.
 #[derive(Debug)]
 pub(super) struct Tops {
-    shared: Heads,
+    prefix: SmallVec<[u8; 24]>,
     /// Of keys 1..n.
     heads: Box<[u64]>,
 }
 
 impl Tops {
-    /// Over ascending keys; the first is left out.
+    /// Over ascending keys.
     pub fn new<'k>(keys: impl Iterator<Item = &'k [u8]> + Clone) -> Self {
-        let shared = Heads::new(keys.clone().skip(1));
-        let heads = keys.skip(1).map(|key| shared.of(key)).collect();
-        Tops { shared, heads }
+        let keys = keys.skip(1);
+        let shared = shared(keys.clone());
+        let prefix = keys.clone().next().and_then(|k| k.get(..shared)).unwrap_or_default();
+        Tops { prefix: SmallVec::from_slice(prefix), heads: keys.map(|k| head(&k[shared.min(k.len())..])).collect() }
     }
 
-    /// The position of the last key that is not above `key`; 0 if all are.
+    /// The position of the last key that is not above `key`; 0 if all but the first are.
     #[inline]
     pub fn find<'k>(&self, key: &[u8], full: impl Fn(usize) -> &'k [u8]) -> usize {
-        let wanted = match self.shared.wanted(key) {
-            Wanted::Head(wanted) => wanted,
-            Wanted::BelowAll => return 0,
-            Wanted::AboveAll => return self.heads.len(),
+        let wanted = match key.strip_prefix(&*self.prefix) {
+            Some(rest) => head(rest),
+            None if key < &*self.prefix => return 0,
+            None => return self.heads.len(),
         };
         let at_most = self.heads.partition_point(|h| *h <= wanted);
         if at_most == 0 || self.heads[at_most - 1] < wanted {
@@ -105,92 +77,196 @@ impl Tops {
     }
 }
 
-/// The index over the chunks of a segment, with each chunk's shard next to its head.
+/// The index over the chunks of a segment.
 #[derive(Debug)]
-pub(super) struct Blocks {
-    shared: Heads,
-    /// The last head of each block; unused ones are the maximum.
-    samples: [u64; Blocks::MAX / BLOCK],
-    len: usize,
-    blocks: Box<[Block]>,
+pub(super) enum Index {
+    Narrow(Blocks<u16>),
+    Wide(Box<Blocks<u64>>),
 }
 
-#[derive(Clone, Debug)]
-struct Block {
-    heads: [u64; BLOCK],
-    shards: [u16; BLOCK],
-}
-
-impl Blocks {
+impl Index {
     /// The most chunks.
     pub const MAX: usize = 512;
 
-    /// Over ascending keys and their shards, at most [`Blocks::MAX`].
-    pub fn new<'k>(keys: impl Iterator<Item = (&'k [u8], u16)> + Clone) -> Self {
-        let shared = Heads::new(keys.clone().skip(1).map(|(key, _)| key));
-        let mut blocks: Vec<Block> = Vec::new();
-        let mut samples = [u64::MAX; Blocks::MAX / BLOCK];
-        let mut len = 0;
-        for (i, (key, shard)) in keys.take(Blocks::MAX).enumerate() {
-            let (block, slot) = (i / BLOCK, i % BLOCK);
-            if slot == 0 {
-                blocks.push(Block { heads: [u64::MAX; BLOCK], shards: [0; BLOCK] });
-            }
-            // Nothing is looked up below the first key.
-            let head = if i == 0 { 0 } else { shared.of(key) };
-            blocks[block].heads[slot] = head;
-            blocks[block].shards[slot] = shard;
-            if slot == BLOCK - 1 {
-                samples[block] = head;
-            }
-            len = i + 1;
-        }
-        Blocks { shared, samples, len, blocks: blocks.into() }
+    /// Over ascending keys and their shards, at least one and at most [`Index::MAX`].
+    pub fn new<'k>(entries: impl Iterator<Item = (&'k [u8], u16)> + Clone) -> Self {
+        let narrow = Blocks::<u16>::new(entries.clone());
+        let equal = (2..narrow.len()).filter(|i| narrow.head(*i) == narrow.head(i - 1)).count();
+        if equal * 32 <= narrow.len() { Index::Narrow(narrow) } else { Index::Wide(Box::new(Blocks::new(entries))) }
     }
 
     pub fn len(&self) -> usize {
-        self.len
+        match self {
+            Index::Narrow(blocks) => blocks.len(),
+            Index::Wide(blocks) => blocks.len(),
+        }
     }
 
+    /// The shard of chunk `i`.
     #[inline]
     pub fn shard(&self, i: usize) -> u16 {
-        self.blocks[i / BLOCK].shards[i % BLOCK]
+        match self {
+            Index::Narrow(blocks) => blocks.shard(i),
+            Index::Wide(blocks) => blocks.shard(i),
+        }
     }
 
-    /// The shards of chunks `from..to`.
-    pub fn shards(&self, from: usize, to: usize) -> impl Iterator<Item = u16> + '_ {
-        (from..to).map(|i| self.shard(i))
-    }
-
-    /// The position of the last key that is not above `key`.
+    /// The position of the last key that is not above `key`, which is not below key 0; `full(i)` gives key `i`.
     #[inline]
     pub fn find<'k>(&self, key: &[u8], full: impl Fn(usize) -> &'k [u8]) -> usize {
-        let wanted = match self.shared.wanted(key) {
-            Wanted::Head(wanted) => wanted,
-            Wanted::BelowAll => return 0,
-            Wanted::AboveAll => return self.len - 1,
-        };
-        // A sample that is not above `wanted`: neither is any head of its block.
-        let block = self.samples.partition_point(|h| *h <= wanted).min(self.blocks.len() - 1);
-        let heads = &self.blocks[block].heads;
-        let at_most = (block * BLOCK + heads.partition_point(|h| *h <= wanted)).min(self.len);
-        if at_most == 0 || self.head(at_most - 1) < wanted {
-            return at_most.saturating_sub(1);
+        match self {
+            Index::Narrow(blocks) => blocks.find(key, full),
+            Index::Wide(blocks) => blocks.find(key, full),
         }
-        let mut from = at_most - 1;
-        while from > 0 && self.head(from - 1) == wanted {
-            from -= 1;
-        }
-        settle(key, from, at_most, full).saturating_sub(1)
-    }
-
-    #[inline]
-    fn head(&self, i: usize) -> u64 {
-        self.blocks[i / BLOCK].heads[i % BLOCK]
     }
 
     /// Bytes on the heap.
     pub fn memory(&self) -> usize {
-        self.blocks.len() * size_of::<Block>()
+        match self {
+            Index::Narrow(blocks) => blocks.memory(),
+            Index::Wide(blocks) => size_of::<Blocks<u64>>() + blocks.memory(),
+        }
+    }
+}
+
+/// What is kept of a key's head.
+pub(super) trait Head: Copy + Ord {
+    const MAX: Self;
+    /// Bits that are kept.
+    const BITS: u32;
+
+    fn cut(difference: u64) -> Self;
+}
+
+impl Head for u16 {
+    const MAX: u16 = u16::MAX;
+    const BITS: u32 = 16;
+
+    #[inline]
+    fn cut(difference: u64) -> u16 {
+        difference.min(u64::from(u16::MAX)) as u16
+    }
+}
+
+impl Head for u64 {
+    const MAX: u64 = u64::MAX;
+    const BITS: u32 = 64;
+
+    #[inline]
+    fn cut(difference: u64) -> u64 {
+        difference
+    }
+}
+
+/// Chunks per block.
+const BLOCK: usize = 16;
+
+/// Heads in blocks, with each chunk's shard next to its head. With narrow heads a lookup touches three cache lines: two of
+/// this struct, which lie together, and one block.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct Blocks<H> {
+    blocks: Box<[Block<H>]>,
+    /// The head of key 1, and how many bits of the difference to it are dropped.
+    base: u64,
+    shift: u8,
+    len: u16,
+    prefix_len: u16,
+    prefix: [u8; INLINE],
+    /// The last of each block's heads; the maximum where the block is not full.
+    samples: [H; Index::MAX / BLOCK],
+}
+
+/// Bytes of the prefix kept in [`Blocks`]; a longer one is looked up.
+const INLINE: usize = 32;
+
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+struct Block<H> {
+    heads: [H; BLOCK],
+    shards: [u16; BLOCK],
+}
+
+impl<H: Head> Blocks<H> {
+    fn new<'k>(entries: impl Iterator<Item = (&'k [u8], u16)> + Clone) -> Self {
+        let keys = entries.clone().skip(1).map(|(key, _)| key);
+        let prefix_len = shared(keys.clone()).min(usize::from(u16::MAX));
+        let head_of = |key: &[u8]| head(key.get(prefix_len..).unwrap_or_default());
+        let base = keys.clone().next().map_or(0, head_of);
+        let span = keys.clone().last().map_or(0, head_of) - base;
+        let mut index = Blocks {
+            blocks: Box::default(),
+            base,
+            shift: (64 - span.leading_zeros()).saturating_sub(H::BITS) as u8,
+            len: 0,
+            prefix_len: prefix_len as u16,
+            prefix: [0; INLINE],
+            samples: [H::MAX; Index::MAX / BLOCK],
+        };
+        let prefix = keys.clone().next().and_then(|key| key.get(..prefix_len)).unwrap_or_default();
+        let inline = prefix.len().min(INLINE);
+        index.prefix[..inline].copy_from_slice(&prefix[..inline]);
+        let mut blocks: Vec<Block<H>> = Vec::new();
+        for (i, (key, shard)) in entries.take(Index::MAX).enumerate() {
+            let (block, slot) = (i / BLOCK, i % BLOCK);
+            if slot == 0 {
+                blocks.push(Block { heads: [H::MAX; BLOCK], shards: [0; BLOCK] });
+            }
+            let head = if i == 0 { H::cut(0) } else { index.cut(head_of(key)) };
+            blocks[block].heads[slot] = head;
+            blocks[block].shards[slot] = shard;
+            if slot == BLOCK - 1 {
+                index.samples[block] = head;
+            }
+            index.len = i as u16 + 1;
+        }
+        index.blocks = blocks.into();
+        index
+    }
+
+    /// What is compared of a head; heads below key 1's count as equal to it.
+    #[inline]
+    fn cut(&self, head: u64) -> H {
+        H::cut(head.saturating_sub(self.base) >> self.shift)
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    #[inline]
+    fn head(&self, i: usize) -> H {
+        self.blocks[i / BLOCK].heads[i % BLOCK]
+    }
+
+    #[inline]
+    fn shard(&self, i: usize) -> u16 {
+        self.blocks[i / BLOCK].shards[i % BLOCK]
+    }
+
+    #[inline]
+    fn find<'k>(&self, key: &[u8], full: impl Fn(usize) -> &'k [u8]) -> usize {
+        let length = usize::from(self.prefix_len);
+        let prefix = if length <= INLINE { &self.prefix[..length] } else { &full(1)[..length] };
+        let wanted = match key.strip_prefix(prefix) {
+            Some(rest) => self.cut(head(rest)),
+            None if key < prefix => return 0,
+            None => return self.len() - 1,
+        };
+        // A block whose last head is not above `wanted`: neither are its others. Counting has no branch to mispredict.
+        let block = self.samples.iter().filter(|h| **h <= wanted).count().min(self.blocks.len() - 1);
+        let in_block = self.blocks[block].heads.iter().filter(|h| **h <= wanted).count();
+        let at_most = (block * BLOCK + in_block).min(self.len());
+        // Chunk 0 is never above, whatever its head.
+        if at_most < 2 || self.head(at_most - 1) < wanted {
+            return at_most.saturating_sub(1);
+        }
+        let block = self.samples.partition_point(|h| *h < wanted).min(self.blocks.len() - 1);
+        let from = block * BLOCK + self.blocks[block].heads.partition_point(|h| *h < wanted);
+        settle(key, from.max(1), at_most, full) - 1
+    }
+
+    fn memory(&self) -> usize {
+        self.blocks.len() * size_of::<Block<H>>()
     }
 }

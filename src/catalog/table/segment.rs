@@ -4,11 +4,11 @@
 use bson::oid::ObjectId;
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 
-use super::index::Blocks;
+use super::index::Index;
 use crate::error::{Error, Result};
 
 /// Segments are built with this many chunks, where there are that many.
-pub(super) const SEGMENT_CHUNKS: usize = Blocks::MAX;
+pub(super) const SEGMENT_CHUNKS: usize = Index::MAX;
 
 /// One chunk on its way into a segment.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Entry {
 /// Sorted chunks without gaps. About 70 bytes per chunk for a hashed key.
 #[derive(Debug)]
 pub(super) struct Segment {
-    index: Blocks,
+    index: Index,
     keys: Strings,
     docs: Strings,
     ids: Box<[[u8; 12]]>,
@@ -54,7 +54,7 @@ impl Segment {
         }
         let since = |e: &Entry| e.since.map_or(0, |t| (u64::from(t.time) << 32) | u64::from(t.increment));
         Ok(Segment {
-            index: Blocks::new(entries.iter().map(|e| (e.min.as_slice(), e.shard))),
+            index: Index::new(entries.iter().map(|e| (e.min.as_slice(), e.shard))),
             keys,
             docs,
             ids: entries.iter().map(|e| e.id.bytes()).collect(),
@@ -84,7 +84,7 @@ impl Segment {
 
     /// The same for chunks `from..to`.
     pub fn shards(&self, from: usize, to: usize) -> impl Iterator<Item = u16> + '_ {
-        self.index.shards(from, to)
+        (from..to).map(|i| self.index.shard(i))
     }
 
     /// Encoded lower bound of chunk `i`.
