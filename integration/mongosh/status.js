@@ -18,5 +18,5 @@ test("documents go in and come out", () => {
   const orders = db.getSiblingDB("shop").orders;
   orders.insertMany([...Array(100).keys()].map((i) => ({ _id: i, customer: i % 10, order: i })));
   equal(orders.countDocuments(), 100);
-  equal(orders.find({ customer: 3 }).sort({ order: -1 }).limit(2).map((d) => d.order), [93, 83]);
+  equal(orders.find({ customer: 3 }).sort({ order: -1 }).limit(2).toArray().map((d) => d.order), [93, 83]);
 });
