@@ -23,8 +23,8 @@ impl Catalog {
     /// Splits the chunk with exactly the bounds `[min, max)` at `points` (strictly inside, ascending). Every part gets the
     /// next minor version; the first keeps the chunk's `_id`.
     ///
-    /// Errors: NamespaceNotSharded (118); StaleChunkHistory-like BadValue (2) where there is no such chunk or a point does
-    /// not lie inside it.
+    /// Errors: NamespaceNotSharded (118); StaleChunkHistory (250) where there is no such chunk (any more); BadValue (2)
+    /// where a point does not lie inside it.
     pub async fn split_chunk(
         &self,
         ns: &Namespace,
@@ -182,11 +182,11 @@ fn version_pair(v: ChunkVersion) -> (u32, u32) {
     (v.major, v.minor)
 }
 
-/// The message mongos gives where bounds match no chunk; it has no code.
+/// With the words mongos has where bounds match no chunk.
 fn no_such_chunk(min: &RawDocument, max: &RawDocument) -> Error {
     use crate::key::text;
     Error::new(
-        Code::BadValue,
+        Code::StaleChunkHistory,
         format!("no chunk found with the shard key bounds [{}, {})", text::document(min), text::document(max)),
     )
 }

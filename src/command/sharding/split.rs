@@ -43,25 +43,36 @@ struct Wanted {
     at: Option<RawDocumentBuf>,
 }
 
+/// How often the chunk is looked up anew because another operation changed it meanwhile.
+const ATTEMPTS: usize = 10;
+
 async fn split(ctx: &Ctx, request: &Request) -> std::result::Result<(), Failure> {
     let ns = request.full_namespace()?;
-    let snapshot = ctx.router.catalog.refresh().await?;
-    let routing = sharded(&snapshot, &ns)?;
-    let wanted = wanted(request, routing)?;
-    let at = match wanted.at {
-        Some(at) => at,
-        None => median(ctx, &ns, routing, &wanted.chunk).await?,
-    };
-    let (here, low) = (routing.key.encode(&at)?, routing.key.encode(&wanted.chunk.min)?);
-    if here == low || here == routing.key.encode(&wanted.chunk.max)? {
-        return Err(Failure::Plain(format!(
-            "new split key {} is a boundary key of existing chunk {}",
-            text::document(&at),
-            text::range(&wanted.chunk.min, &wanted.chunk.max)
-        )));
+    let mut last = None;
+    for _ in 0..ATTEMPTS {
+        let snapshot = ctx.router.catalog.refresh().await?;
+        let routing = sharded(&snapshot, &ns)?;
+        let wanted = wanted(request, routing)?;
+        let at = match wanted.at {
+            Some(at) => at,
+            None => median(ctx, &ns, routing, &wanted.chunk).await?,
+        };
+        let (here, low) = (routing.key.encode(&at)?, routing.key.encode(&wanted.chunk.min)?);
+        if here == low || here == routing.key.encode(&wanted.chunk.max)? {
+            return Err(Failure::Plain(format!(
+                "new split key {} is a boundary key of existing chunk {}",
+                text::document(&at),
+                text::range(&wanted.chunk.min, &wanted.chunk.max)
+            )));
+        }
+        match ctx.router.catalog.split_chunk(&ns, &wanted.chunk.min, &wanted.chunk.max, &[at]).await {
+            Ok(()) => return Ok(()),
+            Err(e) if e.is(Code::StaleChunkHistory) => last = Some(e),
+            Err(e) => return Err(Failure::Error(e)),
+        }
+        ctx.op.check()?;
     }
-    ctx.router.catalog.split_chunk(&ns, &wanted.chunk.min, &wanted.chunk.max, &[at]).await?;
-    Ok(())
+    Err(Failure::Error(last.unwrap_or_else(|| Error::internal("a split was never tried"))))
 }
 
 fn sharded<'a>(snapshot: &'a Snapshot, ns: &Namespace) -> Result<&'a CollectionRouting> {
