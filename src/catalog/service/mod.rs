@@ -12,7 +12,7 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bson::Timestamp;
@@ -62,7 +62,7 @@ impl Catalog {
                     hosts: hosts.clone(),
                     key_file: shards.settings().key_file.clone(),
                 };
-                Arc::new(ReplsetStore::open(&options).await?)
+                Arc::new(open_replset(&options, &shutdown).await?)
             }
         };
         Self::with_store(store, shards, identity.name(), shutdown).await
@@ -183,6 +183,27 @@ impl Catalog {
         }
     }
 }
+
+/// Opens the store on a replica set that may be starting at the same time as the router.
+async fn open_replset(options: &ReplsetOptions, shutdown: &CancellationToken) -> Result<ReplsetStore> {
+    let started = Instant::now();
+    loop {
+        let away = match ReplsetStore::open(options).await {
+            Err(e) if AWAY.iter().any(|code| e.is(*code)) => e,
+            other => return other,
+        };
+        if started.elapsed() > START_TIME || shutdown.is_cancelled() {
+            return Err(away);
+        }
+        tracing::warn!(error = %away, "waiting for the catalog's replica set");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// How long a starting router waits for the catalog's replica set.
+const START_TIME: Duration = Duration::from_secs(60);
+/// What a replica set says, or does not say, before it has a primary.
+const AWAY: &[Code] = &[Code::FailedToSatisfyReadPreference, Code::HostUnreachable, Code::NotWritablePrimary];
 
 /// What a commit's planning came to.
 enum Plan<T> {

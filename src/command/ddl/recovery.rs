@@ -44,10 +44,10 @@ pub fn start(router: &Arc<Router>) {
 struct Seen(HashMap<String, (ObjectId, i64, Instant)>);
 
 impl Seen {
-    /// Whether the intent has not been renewed for so long that its owner is gone.
-    fn is_abandoned(&mut self, id: &str, process: ObjectId, beat: i64, now: Instant) -> bool {
+    /// Whether the intent has not been renewed for longer than `limit`: nobody works on it.
+    fn is_abandoned(&mut self, id: &str, process: ObjectId, beat: i64, now: Instant, limit: Duration) -> bool {
         match self.0.get(id) {
-            Some((p, b, since)) if (*p, *b) == (process, beat) => now.duration_since(*since) > GONE,
+            Some((p, b, since)) if (*p, *b) == (process, beat) => now.duration_since(*since) > limit,
             _ => {
                 self.0.insert(id.to_owned(), (process, beat, now));
                 false
@@ -70,7 +70,10 @@ async fn look(router: &Arc<Router>, seen: &mut Seen) -> Result<()> {
         let idle = note.get_bool("idle").unwrap_or(false);
         let beat = note.get_i64("beat").unwrap_or(0);
         let own = intent::is_own(router, &note);
-        if idle || own || alone || seen.is_abandoned(id, process, beat, Instant::now()) {
+        // One of this process that was written a moment ago may not be marked as active yet.
+        let limit = if own { PERIOD / 2 } else { GONE };
+        let gone = alone && !own;
+        if idle || gone || seen.is_abandoned(id, process, beat, Instant::now(), limit) {
             tokio::spawn(take_up(router.clone(), note));
         }
     }
@@ -128,10 +131,10 @@ mod tests {
     fn an_owner_is_gone_when_it_no_longer_renews() {
         let mut seen = Seen::default();
         let (now, owner) = (Instant::now(), ObjectId::new());
-        assert!(!seen.is_abandoned("a", owner, 1, now));
-        assert!(!seen.is_abandoned("a", owner, 1, now + GONE));
-        assert!(!seen.is_abandoned("a", owner, 2, now + GONE * 2), "it was renewed");
-        assert!(!seen.is_abandoned("a", owner, 2, now + GONE * 3));
-        assert!(seen.is_abandoned("a", owner, 2, now + GONE * 3 + Duration::from_secs(1)));
+        assert!(!seen.is_abandoned("a", owner, 1, now, GONE));
+        assert!(!seen.is_abandoned("a", owner, 1, now + GONE, GONE));
+        assert!(!seen.is_abandoned("a", owner, 2, now + GONE * 2, GONE), "it was renewed");
+        assert!(!seen.is_abandoned("a", owner, 2, now + GONE * 3, GONE));
+        assert!(seen.is_abandoned("a", owner, 2, now + GONE * 3 + Duration::from_secs(1), GONE));
     }
 }

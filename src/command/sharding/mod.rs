@@ -10,6 +10,7 @@ mod not_yet;
 mod place_chunk;
 mod prepare;
 pub mod refine;
+mod remove_shard;
 mod router_config;
 pub mod shard_collection;
 mod split;
@@ -80,7 +81,11 @@ pub const COMMANDS: &[CommandSpec] = &[
         Box::pin(place_chunk::run(c, r))
     })
     .admin(),
-    not_yet::row("removeShard", "Drains and removes a shard"),
+    CommandSpec::new("removeShard", Access::Cluster, "Drains and removes a shard", |c, r| {
+        Box::pin(remove_shard::run(c, r))
+    })
+    .admin()
+    .aliases(&["removeshard"]),
     not_yet::row("moveChunk", "Moves a chunk to another shard"),
     not_yet::row("moveRange", "Moves a range to another shard"),
     not_yet::row("movePrimary", "Moves a database's unsharded collections to another shard"),
