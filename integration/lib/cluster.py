@@ -294,13 +294,14 @@ class Cluster:
 class Oracle:
     """One plain mongod (a replica set of one) to compare answers with."""
 
-    def __init__(self, flags=()):
-        self.dir = tempfile.mkdtemp(prefix="mosaic-oracle-")
+    def __init__(self, flags=(), name="oracle"):
+        self.dir, self.name = tempfile.mkdtemp(prefix="mosaic-oracle-"), name
         self.port = free_base()
-        self.command = [MONGOD, "--port", str(self.port), "--bind_ip", "127.0.0.1", "--dbpath", self.dir, "--replSet", "oracle"]
+        self.command = [MONGOD, "--port", str(self.port), "--bind_ip", "127.0.0.1", "--dbpath", self.dir, "--replSet", name]
         self.command += ["--nounixsocket", "--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "64", "--logpath", f"{self.dir}/log"]
-        self.command += ["--setParameter", "enableTestCommands=1"]
-        self.command += ["--setParameter", "diagnosticDataCollectionEnabled=false", *flags]
+        if not any("enableTestCommands" in flag for flag in flags):
+            flags = ["--setParameter", "enableTestCommands=1", "--setParameter", "diagnosticDataCollectionEnabled=false", *flags]
+        self.command += flags
 
     def __enter__(self):
         quiet = subprocess.DEVNULL
@@ -308,7 +309,7 @@ class Oracle:
         try:
             self.client = pymongo.MongoClient("127.0.0.1", self.port, directConnection=True)
             host = f"127.0.0.1:{self.port}"
-            self.client.admin.command("replSetInitiate", {"_id": "oracle", "members": [{"_id": 0, "host": host}]})
+            self.client.admin.command("replSetInitiate", {"_id": self.name, "members": [{"_id": 0, "host": host}]})
             eventually(lambda: self.client.admin.command("hello")["isWritablePrimary"], what="the oracle's election")
         except BaseException:
             self.__exit__()
@@ -317,12 +318,8 @@ class Oracle:
 
     def __exit__(self, *_):
         self.client.close()
-        self.process.terminate()
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()  # its data is not needed any more, and an orderly end takes 15 seconds
+        self.process.wait()
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
@@ -391,3 +388,44 @@ def mongosh(uri, *files, script=None, timeout=300):
     command += [str(f) for f in files]
     env = {**os.environ, "HOME": os.environ.get("MOSAIC_TEST_HOME", tempfile.gettempdir())}
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, env=env)
+
+
+class Serve:
+    """One `mosaic serve` of its own, which may crash and be started again. `catalog` are the flags that say where the
+    catalog is, by default a file of its own."""
+
+    def __init__(self, catalog=None):
+        self.dir, self.port = tempfile.mkdtemp(prefix="mosaic-serve-"), free_base()
+        self.catalog = catalog or ["--catalogPath", f"{self.dir}/catalog.redb"]
+        self.process = None
+
+    def start(self):
+        command = [BIN, "serve", "--port", str(self.port), "--bind_ip", "127.0.0.1", *self.catalog]
+        command += ["--setParameter", "enableTestCommands=1"]
+        with open(f"{self.dir}/log", "ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.client = pymongo.MongoClient("127.0.0.1", self.port, serverSelectionTimeoutMS=20000)
+        eventually(lambda: self.client.admin.command("ping"), what="the router's start")
+        return self
+
+    def wait_crashed(self):
+        code = self.process.wait(30)
+        self.client.close()
+        return code
+
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            self.client.close()
+            self.process.terminate()
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.stop()
+        shutil.rmtree(self.dir, ignore_errors=True)

@@ -6,6 +6,7 @@ on the shard that owns its shard key.
 
 import bson
 import pymongo
+from cluster import ClusterCase, Oracle
 
 
 def canonical(value):
@@ -97,3 +98,31 @@ def sorted_chunks(cluster, ns):
     config = cluster.client().config
     uuid = config.collections.find_one({"_id": ns})["uuid"]
     return list(config.chunks.find({"uuid": uuid}).sort("min", 1))
+
+
+class PairCase(ClusterCase):
+    """A cluster of three shards and one plain mongod."""
+
+    setup = {"shards": 3}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.oracle = Oracle()
+        cls.oracle.__enter__()
+        cls.addClassCleanup(cls.oracle.__exit__)
+
+    def pair(self, key, bounds=(), name="c", indexes=([("u", 1)],), plain_options=None, **options):
+        """A collection sharded by `key` with chunks on all shards, and its twin."""
+        spread(self, self.cluster, f"{self.db.name}.{name}", key, bounds, **options)
+        plain = self.oracle.client[self.db.name]
+        plain.drop_collection(name)
+        plain.create_collection(name, **(plain_options or {}))
+        for index in indexes:
+            plain[name].create_index(index)
+            for shard in self.cluster.layout["shards"]:
+                self.cluster.member_client(shard["name"])[self.db.name][name].create_index(index)
+        return Pair(self, self.cluster, self.db[name], plain[name], list(key))
+
+    def ranged(self, **options):
+        return self.pair({"k": 1}, [{"k": 0}, {"k": 10}, {"k": 20}, {"k": "m"}], **options)

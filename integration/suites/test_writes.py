@@ -1,272 +1,289 @@
-"""insert, update, delete and findAndModify on sharded collections, compared with one plain mongod."""
-
-import os
-import random
-import threading
+"""insert, update, delete and findAndModify on sharded collections: errors, options, limits."""
 
 import bson
 import pymongo
-from bson import Decimal128, Int64, MaxKey, MinKey, ObjectId
-from cluster import ClusterCase, Oracle
-from pairs import Pair, outcome, sorted_chunks, spread
-from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, ReturnDocument, UpdateMany, UpdateOne
-
-SEED = int(os.environ.get("MOSAIC_TEST_SEED", random.randrange(1 << 30)))
-ROUNDS = int(os.environ.get("MOSAIC_TEST_ROUNDS", "150"))
+from bson import Int64, ObjectId, Timestamp
+from cluster import eventually
+from pairs import Pair, PairCase, spread
+from pymongo import DeleteMany, InsertOne
+from rawwire import Raw, session
 
 
-class WriteCase(ClusterCase):
-    setup = {"shards": 3}
+class Behaviour(PairCase):
+    """What one mongod cannot be compared for: routing, shards' errors joined, limits."""
 
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.oracle = Oracle()
-        cls.oracle.__enter__()
-        cls.addClassCleanup(cls.oracle.__exit__)
+    def raw(self):
+        raw = Raw(self.cluster.port)
+        self.addCleanup(raw.socket.close)
+        return raw
 
-    def pair(self, key, bounds=(), name="c", indexes=([("u", 1)],), plain_options=None, **options):
-        """A collection sharded by `key` with chunks on all shards, and its twin."""
-        spread(self, self.cluster, f"{self.db.name}.{name}", key, bounds, **options)
+    def on_shards(self, name="c"):
+        """How many documents each shard has."""
+        names = [s["name"] for s in self.cluster.layout["shards"]]
+        return [self.cluster.member_client(n)[self.db.name][name].count_documents({}) for n in names]
+
+    def write_error(self, command):
+        """The only write error of a command."""
+        reply = self.raw().run(self.db.name, command)
+        self.assertEqual((reply["ok"], len(reply.get("writeErrors", []))), (1.0, 1), reply)
+        return reply["writeErrors"][0]
+
+    def test_recorded_errors(self):
+        self.ranged()
+        error = self.write_error({"insert": "c", "documents": [{"k": 1}, {"k": [1]}, {"k": 2}]})
+        expected = {"index": 1, "code": 61, "errmsg": "Shard key cannot contain array values or array descendants."}
+        self.assertEqual(error, expected)
+        self.assertEqual(self.db.c.find_one({"k": 1})["k"], 1)
+        self.assertIsNone(self.db.c.find_one({"k": 2}))
+        move = {"update": "c", "updates": [{"q": {"k": 1}, "u": {"$set": {"k": 15}}}]}
+        error = self.write_error(move)
+        text = "Must run update to shard key field in a multi-statement transaction or with retryWrites: true."
+        self.assertEqual((error["code"], error["errmsg"]), (20, text))
+        error = self.write_error({"update": "c", "updates": [{"q": {}, "u": {"a": 1}, "multi": True}]})
+        self.assertEqual(error["code"], 72)
+        for mixed in ({"$set": {"a": 1}, "b": 1}, {"b": 1, "$set": {"a": 1}}):
+            self.assertEqual(self.write_error({"update": "c", "updates": [{"q": {"k": 1}, "u": mixed}]})["code"], 12)
+        error = self.write_error({"update": "c", "updates": [{"q": {"k": 1}, "u": {"k": [5]}}]})
+        self.assertEqual(error["code"], 61)
+        error = self.write_error({"update": "c", "updates": [{"q": {"k": 1}, "u": {"$set": {"k": [5]}}}]})
+        self.assertEqual(error["code"], 61)
+        self.assertEqual(self.db.c.find_one({})["k"], 1)
+
+    def test_commands_that_are_malformed(self):
+        self.ranged()
+        raw = self.raw()
+        for command, code in [
+            ({"insert": "c", "documents": []}, 16),
+            ({"insert": "c"}, 40414),
+            ({"insert": "c", "documents": 5}, 14),
+            ({"insert": "c", "documents": [{"k": 1}, {"k": 11}], "ordered": "x"}, 14),
+            ({"insert": "c", "documents": [{"k": 1}, {"k": 11}], "bogus": 1}, 40415),
+            ({"update": "c", "updates": [{"q": {}}]}, 40414),
+            ({"update": "c", "updates": [{"q": {}, "u": 5}]}, 9),
+            ({"update": "c", "updates": [{"q": {"z": 1}, "u": {"$set": {"a": 1}}, "bogus": 1}]}, 40415),
+            ({"delete": "c", "deletes": [{"q": {}}]}, 40414),
+            ({"delete": "c", "deletes": [{"q": {}, "limit": 3}]}, 9),
+            ({"findAndModify": "c", "query": {"z": 1}}, 9),
+            ({"findAndModify": "c", "query": {"z": 1}, "remove": True, "update": {}}, 9),
+            ({"update": "c", "updates": [{"q": {"k": 1}, "u": {"a": 1}}], "autocommit": False, "txnNumber": Int64(1),
+              "lsid": session(), "startTransaction": True}, 263),
+        ]:  # fmt: skip
+            reply = raw.run(self.db.name, command)
+            self.assertEqual((reply["ok"], reply.get("code")), (0.0, code), (command, reply))
+        for command, code in [
+            ({"update": "c", "updates": [{"q": {"z": 1}, "u": {"$bad": 1}}]}, 9),
+            ({"update": "c", "updates": [{"q": {"$bad": 1}, "u": {"$set": {"a": 1}}}]}, 2),
+            ({"delete": "c", "deletes": [{"q": {"$bad": 1}, "limit": 1}]}, 2),
+            ({"delete": "c", "deletes": [{"q": {"$bad": 1}, "limit": 0}]}, 2),
+        ]:
+            self.assertEqual(self.write_error(command)["code"], code, command)
+
+    def test_ids_and_times_the_router_fills_in(self):
+        pair = self.pair({"_id": "hashed"})
+        pair.sharded.insert_many([{"n": i} for i in range(50)])
+        self.raw().run(self.db.name, {"insert": "c", "documents": [{"n": i} for i in range(50, 60)]})
+        docs = list(pair.sharded.find())
+        self.assertEqual(len(docs), 60)
+        for doc in docs:
+            self.assertIsInstance(doc["_id"], ObjectId)
+            self.assertEqual(list(doc), ["_id", "n"])
+            self.assertTrue(pair.owner_has(doc))
+        timed = self.pair({"t": 1}, [{"t": Timestamp(100, 1)}], name="timed")
+        self.raw().run(self.db.name, {"insert": "timed", "documents": [{"t": Timestamp(0, 0)} for _ in range(3)]})
+        docs = list(timed.sharded.find())
+        self.assertEqual(len({d["t"].time for d in docs if d["t"].time > 10**9}), 1, docs)
+        for doc in docs:
+            self.assertTrue(timed.owner_has(doc), doc)
+
+    def test_unordered_goes_on_after_errors(self):
+        pair = self.ranged()
+        pair.sharded.insert_many([{"_id": i, "k": i} for i in (1, 11, 21)])
+        docs = [{"_id": i, "k": i} for i in (0, 1, 10, 11, 20, 21, 30)] + [{"_id": 99, "k": [1]}]
+        reply = self.raw().run(self.db.name, {"insert": "c", "documents": docs, "ordered": False})
+        self.assertEqual(reply["n"], 4)
+        self.assertEqual([(e["index"], e["code"]) for e in reply["writeErrors"]], [(1, 11000), (3, 11000), (5, 11000), (7, 61)])
+        self.assertEqual(reply["writeErrors"][1]["keyValue"], {"_id": 11})
+        updates = [{"q": {"k": k}, "u": {"$inc": {"n": 1}} if k != 11 else {"$bad": 1}} for k in (1, 11, 21, 30)]
+        updates.append({"q": {"n": 1}, "u": {"$set": {"m": 1}}, "multi": True})
+        reply = self.raw().run(self.db.name, {"update": "c", "updates": updates, "ordered": False})
+        self.assertEqual((reply["n"], [(e["index"], e["code"]) for e in reply["writeErrors"]]), (6, [(1, 9)]))
+
+    def test_ordered_stops_at_the_first_error(self):
+        pair = self.ranged()
+        pair.sharded.insert_one({"_id": 11, "k": 11})
+        docs = [{"_id": i, "k": i} for i in (0, 1, 10, 11, 20, 2)]
+        reply = self.raw().run(self.db.name, {"insert": "c", "documents": docs})
+        self.assertEqual((reply["n"], [(e["index"], e["code"]) for e in reply["writeErrors"]]), (3, [(3, 11000)]))
+        self.assertEqual(sorted(d["_id"] for d in pair.sharded.find()), [0, 1, 10, 11])
+        deletes = [{"q": {"k": 0}, "limit": 1}, {"q": {"$bad": 1}, "limit": 0}, {"q": {"k": 1}, "limit": 1}]
+        reply = self.raw().run(self.db.name, {"delete": "c", "deletes": deletes})
+        self.assertEqual((reply["n"], reply["writeErrors"][0]["index"]), (1, 1))
+
+    def test_large_batches(self):
+        pair = self.pair({"k": "hashed"}, indexes=())
+        count, raw = 100_000, self.raw()
+        docs = [bson.encode({"_id": i, "k": i}) for i in range(count)]
+        reply = raw.run(self.db.name, {"insert": "c", "ordered": False}, ("documents", docs))
+        self.assertEqual(reply, {"n": count, "ok": 1.0})
+        self.assertEqual(sum(self.on_shards()), count)
+        self.assertGreater(min(self.on_shards()), count // 10)
+        updates = [bson.encode({"q": {"k": i}, "u": {"$set": {"v": 1}}}) for i in range(count)]
+        reply = raw.run(self.db.name, {"update": "c", "ordered": False}, ("updates", updates))
+        self.assertEqual(reply, {"n": count, "nModified": count, "ok": 1.0})
+        # Every document again: 100,000 errors still fit a reply.
+        reply = raw.run(self.db.name, {"insert": "c", "ordered": False}, ("documents", docs))
+        self.assertEqual((reply["n"], [e["index"] for e in reply["writeErrors"]]), (0, list(range(count))))
+        deletes = [bson.encode({"q": {"k": i}, "limit": 1}) for i in range(count)]
+        reply = raw.run(self.db.name, {"delete": "c", "ordered": False}, ("deletes", deletes))
+        self.assertEqual(reply, {"n": count, "ok": 1.0})
+        reply = raw.run(self.db.name, {"delete": "c"}, ("deletes", deletes + deletes[:1]))
+        self.assertEqual((reply["ok"], reply["code"]), (0.0, 16))
+        self.assertEqual(pair.sharded.find_one(), None)
+
+    def test_ordered_100k_in_key_order(self):
+        self.pair({"k": 1}, [{"k": 30_000}, {"k": 60_000}], indexes=())
+        docs = [bson.encode({"_id": i, "k": i}) for i in range(100_000)]
+        reply = self.raw().run(self.db.name, {"insert": "c"}, ("documents", docs))
+        self.assertEqual(reply, {"n": 100_000, "ok": 1.0})
+        self.assertEqual(sorted(self.on_shards()), [30_000, 30_000, 40_000])
+
+    def test_48_megabytes(self):
+        self.pair({"k": 1}, [{"k": 2}, {"k": 4}], indexes=())
+        pad = b"x" * 3_990_000
+        docs = [bson.encode({"_id": i, "k": i % 6, "pad": pad}) for i in range(12)]
+        for ordered in (True, False):
+            reply = self.raw().run(self.db.name, {"insert": "c", "ordered": ordered}, ("documents", docs))
+            self.assertEqual(reply, {"n": 12, "ok": 1.0})
+            self.db.c.delete_many({})
+        # All for one shard, with statement numbers: the command made from it must stay within the limit too.
+        docs = [bson.encode({"_id": i, "k": 0 if i < 11 else 5, "pad": pad}) for i in range(12)]
+        command = {"insert": "c", "ordered": False, "lsid": session(), "txnNumber": Int64(1)}
+        self.assertEqual(self.raw().run(self.db.name, command, ("documents", docs)), {"n": 12, "ok": 1.0})
+
+    def test_a_document_that_is_too_big(self):
+        self.ranged()
+        big = bson.encode({"_id": 1, "k": 1, "pad": b"x" * (16 * 1024 * 1024)})
+        small = [bson.encode({"_id": 2, "k": 15}), bson.encode({"_id": 3, "k": 1})]
+        reply = self.raw().run(self.db.name, {"insert": "c", "ordered": False}, ("documents", [small[0], big, small[1]]))
+        self.assertEqual((reply["n"], [(e["index"], e["code"]) for e in reply["writeErrors"]]), (2, [(1, 2)]), reply)
+
+    def test_unacknowledged(self):
+        pair = self.ranged()
+        loose = pair.sharded.with_options(write_concern=pymongo.WriteConcern(w=0))
+        loose.insert_many([{"_id": i, "k": i} for i in range(0, 30, 3)])
+        loose.update_many({"k": {"$gte": 0}}, {"$set": {"v": 1}})
+        loose.update_one({"_id": 3}, {"$set": {"w": 1}})
+        loose.update_one({"v": 1, "_id": {"$in": [6]}}, {"$set": {"w": 2}})
+        loose.delete_one({"k": 9})
+        loose.insert_one({"_id": 100, "k": 100})
+        eventually(lambda: pair.sharded.find_one({"_id": 100}))
+        docs = {d["_id"]: d for d in pair.sharded.find()}
+        self.assertEqual((len(docs), docs[3].get("w"), docs[6].get("w"), 9 in docs), (10, 1, 2, False))
+        unsharded = self.db.plain.with_options(write_concern=pymongo.WriteConcern(w=0))
+        unsharded.insert_one({"_id": 1})
+        eventually(lambda: self.db.plain.find_one({"_id": 1}))
+
+    def test_write_concern_errors_name_the_shards(self):
+        self.ranged()
+        concern = {"w": 2, "wtimeout": 50}
+        reply = self.raw().run(self.db.name, {"insert": "c", "documents": [{"k": 1}, {"k": 11}, {"k": 21}], "writeConcern": concern})
+        self.assertEqual(reply["n"], 3)
+        text = reply["writeConcernError"]["errmsg"]
+        self.assertEqual(reply["writeConcernError"]["code"], 64)
+        for i in range(3):
+            self.assertIn(f" at shard{i}", text)
+        reply = self.raw().run(self.db.name, {"update": "c", "updates": [{"q": {"k": 1}, "u": {"$set": {"v": 1}}}], "writeConcern": concern})
+        self.assertEqual(reply["writeConcernError"]["code"], 100)
+
+    def test_options_reach_the_shards(self):
+        pair = self.ranged()
+        for c in (pair.sharded, pair.plain):
+            c.insert_many([{"_id": i, "k": i, "u": i, "name": "Bob", "grades": [1, 5, 9]} for i in range(0, 30)])
+        both = pair.both
+        both("arrayFilters", lambda c: c.update_many({"k": {"$gte": 3}}, {"$set": {"grades.$[g]": 0}}, array_filters=[{"g": {"$gt": 4}}]))
+        both("arrayFilters, one", lambda c: c.update_one({"u": 1}, {"$set": {"grades.$[g]": 7}}, array_filters=[{"g": 5}]))
+        both("positional", lambda c: c.update_one({"u": 2, "grades": 9}, {"$set": {"grades.$": 77}}))
+        both("collation", lambda c: c.update_many({"name": "bob", "k": {"$lt": 9}}, {"$set": {"v": 1}}, collation={"locale": "en", "strength": 2}))
+        both("collation, one", lambda c: c.update_one({"name": "bob", "u": 4}, {"$set": {"v": 2}}, collation={"locale": "en", "strength": 2}))
+        both("let", lambda c: c.update_many({"$expr": {"$lt": ["$k", "$$limit"]}}, [{"$set": {"w": "$$limit"}}], let={"limit": 12}))
+        both("let, one", lambda c: c.update_one({"u": 5}, [{"$set": {"w": "$$limit"}}], let={"limit": 13}))
+        both("let, delete", lambda c: c.delete_many({"$expr": {"$gt": ["$k", "$$limit"]}}, let={"limit": 25}))
+        both("hint", lambda c: c.update_one({"u": 6}, {"$set": {"v": 3}}, hint=[("u", 1)]))
+        both("a hint that is none", lambda c: c.update_one({"u": 6}, {"$set": {"v": 3}}, hint="nope"))
+        both("hint, delete", lambda c: c.delete_one({"u": 7}, hint="u_1"))
+        both("hint, find and modify", lambda c: c.find_one_and_update({"u": 8}, {"$set": {"v": 4}}, hint="u_1"))
+        both("comment", lambda c: c.update_many({}, {"$set": {"z": 1}}, comment="why"))
+        pair.check()
+        constants = {"update": "c", "updates": [{"q": {"u": 9}, "u": [{"$set": {"v": "$$c"}}], "c": {"c": 42}}]}
+        self.raw().run(self.db.name, constants)
+        self.assertEqual(pair.sharded.find_one({"k": 9})["v"], 42)
+
+    def test_validators(self):
+        rule = {"validator": {"v": {"$ne": 13}}}
+        self.db.create_collection("c", **rule)
+        self.client.admin.command("shardCollection", f"{self.db.name}.c", key={"k": 1})
+        self.db.c.insert_one({"_id": 1, "k": 1})
+        error = self.assertFails(121, self.db.c.update_one, {"_id": 1}, {"$set": {"v": 13, "k": 5}})
+        self.assertIn("errInfo", error.details)
+        self.assertFails(121, self.db.c.update_one, {"q": 1}, {"$set": {"v": 13}}, upsert=True)
+        self.db.c.update_one({"q": 1}, {"$set": {"v": 13}}, upsert=True, bypass_document_validation=True)
+        self.assertEqual(self.db.c.find_one({"q": 1})["v"], 13)
+
+    def test_a_collection_with_a_collation(self):
+        ci = {"locale": "en", "strength": 2}
+        self.db.create_collection("c", collation=ci)
+        spread(self, self.cluster, f"{self.db.name}.c", {"k": 1}, [{"k": "b"}, {"k": "m"}], collation={"locale": "simple"})
         plain = self.oracle.client[self.db.name]
-        plain.drop_collection(name)
-        plain.create_collection(name, **(plain_options or {}))
-        for index in indexes:
-            plain[name].create_index(index)
-            for shard in self.cluster.layout["shards"]:
-                self.cluster.member_client(shard["name"])[self.db.name][name].create_index(index)
-        return Pair(self, self.cluster, self.db[name], plain[name], list(key))
+        plain.drop_collection("c")
+        plain.create_collection("c", collation=ci)
+        pair = Pair(self, self.cluster, self.db.c, plain.c, ["k"])
+        docs = [{"_id": i, "k": k} for i, k in enumerate(["a", "A", "b", "B", "x", "X", "m"])]
+        pair.both("insert", lambda c: c.insert_many(docs))
+        pair.both("under the collection's collation", lambda c: c.update_many({"k": "a"}, {"$set": {"v": 1}}))
+        pair.both("under another", lambda c: c.update_many({"k": "X"}, {"$set": {"w": 1}}, collation={"locale": "simple"}))
+        pair.both("one", lambda c: c.update_one({"k": "M"}, {"$set": {"w": 5}}))
+        pair.both("delete", lambda c: c.delete_many({"k": "X"}))
+        self.assertEqual(pair.contents(pair.sharded), pair.contents(pair.plain))
 
-    def ranged(self, **options):
-        return self.pair({"k": 1}, [{"k": 0}, {"k": 10}, {"k": 20}, {"k": "m"}], **options)
+    def test_multi_updates_do_not_change_shard_keys(self):
+        pair = self.ranged()
+        pair.sharded.insert_many([{"_id": i, "k": i, "same": i} for i in range(0, 30, 2)])
+        text = "Multi-update operations are not allowed when updating the shard key field."
+        for change in ({"$set": {"k": 4}}, {"$inc": {"k": 1}}, [{"$set": {"k": 4}}], [{"$replaceWith": {"_id": "$_id", "k": 3}}]):
+            error = self.assertFails(72, pair.sharded.update_many, {"_id": {"$gte": 0}}, change)
+            self.assertEqual(error.details["errmsg"], text)
+        result = pair.sharded.update_many({"_id": {"$lt": 10}}, [{"$set": {"k": "$same", "v": 1}}])
+        self.assertEqual((result.matched_count, result.modified_count), (5, 5))
+        result = pair.sharded.update_many({"k": 4}, {"$set": {"k": 4, "w": 1}})
+        self.assertEqual((result.matched_count, result.modified_count), (1, 1))
+        self.assertEqual(pair.sharded.update_many({"_id": -1}, {"$set": {"k": 4}}).matched_count, 0)
+        self.assertEqual({d["k"] for d in pair.sharded.find()}, set(range(0, 30, 2)))
 
+    def test_many_upserts_without_the_shard_key(self):
+        pair = self.ranged()
+        for i in range(12):
+            result = pair.sharded.update_many({"name": i}, {"$set": {"k": i * 3}, "$inc": {"n": 1}}, upsert=True)
+            self.assertIsNotNone(result.upserted_id)
+        result = pair.sharded.update_many({"name": {"$gte": 0}}, {"$inc": {"n": 1}}, upsert=True)
+        self.assertEqual((result.matched_count, result.upserted_id), (12, None))
+        for doc in pair.sharded.find():
+            self.assertTrue(pair.owner_has(doc), doc)
 
-KEY_SHAPES = {
-    "ranged": ({"k": 1}, [{"k": 0}, {"k": 8}, {"k": 20}, {"k": "m"}]),
-    "compound": ({"g": 1, "k": 1}, [{"g": 1, "k": MinKey()}, {"g": 1, "k": 9}, {"g": 2, "k": 0}, {"g": "x", "k": MinKey()}]),
-    "hashed": ({"k": "hashed"}, []),
-    "compound hashed": ({"g": 1, "k": "hashed"}, [{"g": 1, "k": MinKey()}, {"g": 1, "k": Int64(0)}, {"g": "x", "k": MinKey()}]),
-    "nested": ({"p.q": 1}, [{"p.q": 0}, {"p.q": 10}]),
-    "hashed id": ({"_id": "hashed"}, []),
-    "id": ({"_id": 1}, [{"_id": 100}, {"_id": 200}]),
-}
+    def test_unsharded_collections(self):
+        plain = self.client["new_database_for_writes"].c
+        self.addCleanup(self.client.drop_database, "new_database_for_writes")
+        self.assertEqual(plain.insert_one({"_id": 1}).inserted_id, 1)
+        self.assertEqual(plain.update_one({"_id": 2}, {"$set": {"a": 1}}, upsert=True).upserted_id, 2)
+        self.assertEqual(plain.find_one_and_delete({}, sort=[("_id", -1)]), {"_id": 2, "a": 1})
+        self.assertEqual(plain.bulk_write([InsertOne({"_id": 5}), DeleteMany({})]).deleted_count, 2)
+        self.assertFails(11000, lambda: (plain.insert_one({"_id": 1}), plain.insert_one({"_id": 1})))
 
-
-class Generator:
-    """Random writes whose result does not depend on the order documents are found in."""
-
-    def __init__(self, rng):
-        self.rng, self.next, self.ids = rng, 0, []
-
-    def key_value(self):
-        r = self.rng
-        return r.choice(
-            [r.randrange(-5, 30), r.randrange(-5, 30), float(r.randrange(30)), Int64(r.randrange(30)), r.choice("abmz"),
-             None, Decimal128(str(r.randrange(30))), {"n": r.randrange(3)}, r.random() * 30]
-        )
-
-    def document(self):
-        r, self.next = self.rng, self.next + 1
-        doc = {"_id": self.next, "u": self.next, "x": r.randrange(5), "list": [r.randrange(4) for _ in range(3)]}
-        if r.random() < 0.9:
-            doc["k"] = self.key_value()
-        if r.random() < 0.9:
-            doc["g"] = r.choice([0, 1, 2, "x", "y"])
-        if r.random() < 0.9:
-            doc["p"] = {"q": self.key_value(), "other": 1} if r.random() < 0.9 else 5
-        self.ids.append(self.next)
-        return doc
-
-    def some_id(self):
-        return self.rng.choice(self.ids) if self.ids and self.rng.random() < 0.95 else 10**6 + self.rng.randrange(50)
-
-    def one(self, collection):
-        """A filter that matches at most one document: by _id, by an unindexed or indexed field, with the shard key or parts."""
-        r, u = self.rng, self.some_id()
-        doc = collection.find_one({"u": u}) or {"_id": u}
-        base = r.choice([{"_id": u}, {"u": u}, {"u": {"$in": [u]}}, {"$and": [{"u": u}]}, {"u": u, "list": {"$gte": 0}}])
-        for path in ("k", "g"):
-            if r.random() < 0.4:
-                base = {**base, path: doc.get(path)}
-        if r.random() < 0.3 and isinstance(doc.get("p"), dict):
-            base = {**base, "p.q": doc["p"].get("q")}
-        return base
-
-    def many(self):
-        r = self.rng
-        return r.choice(
-            [{"x": r.randrange(5)}, {"k": {"$gte": r.randrange(20)}}, {"k": {"$in": [r.randrange(30) for _ in range(4)]}},
-             {"g": r.choice([0, 1, "x"])}, {"u": {"$gt": r.randrange(1, 200), "$lt": 250}}, {"k": self.key_value()},
-             {"$or": [{"k": r.randrange(20)}, {"x": 9}]}, {"p.q": {"$lt": 5}}, {"list": r.randrange(4)}]
-        )
-
-    def plain_change(self):
-        r = self.rng
-        return r.choice(
-            [{"$set": {"v": r.randrange(9)}}, {"$inc": {"n": 1}, "$set": {"w": [1, 2]}}, {"$unset": {"v": 1}},
-             {"$push": {"list": r.randrange(4)}}, {"$set": {"p.other": r.randrange(5)}}, {"$set": {"v": 0}},
-             [{"$set": {"v": {"$add": ["$x", 1]}}}], [{"$replaceWith": {"$mergeObjects": ["$$ROOT", {"m": 1}]}}],
-             {"$mul": {"x": 2}}, {"$rename": {"v": "vv"}}, {"$bit": {"u2": {"or": 3}}}, {"$inc": {"list": 1}}]
-        )
-
-    def many_change(self):
-        """One that cannot fail on some documents only: how far it comes before that depends on their order."""
-        while True:
-            change = self.plain_change()
-            if change not in ({"$inc": {"list": 1}},) and "p.other" not in str(change):
-                return change
-
-    def key_change(self):
-        r = self.rng
-        return r.choice(
-            [{"$set": {"k": self.key_value()}}, {"$inc": {"k": r.randrange(1, 15)}}, {"$unset": {"k": 1}},
-             {"$set": {"g": r.choice([0, 1, 2, "x"])}}, [{"$set": {"k": {"$add": ["$x", 7]}}}], {"$set": {"p.q": r.randrange(20)}},
-             {"$set": {"p": {"q": r.randrange(20)}}}, {"$set": {"k": r.randrange(20), "v": 1}}, {"$min": {"k": 3}},
-             [{"$replaceWith": {"_id": "$_id", "u": "$u", "k": r.randrange(25), "g": 1, "list": "$list"}}]]
-        )
-
-    def change(self):
-        return self.key_change() if self.rng.random() < 0.35 else self.plain_change()
-
-    def replacement(self):
-        doc = self.document()
-        self.ids.pop()
-        if self.rng.random() < 0.7:
-            doc.pop("_id")
-        return doc
-
-    def bulk_entry(self, collection, key, retryable):
-        """One of a bulk; a multi-update makes a bulk not retryable, and then no document can move."""
-        r = self.rng
-        kind = r.randrange(8)
-        if (kind == 1) if retryable else (kind == 3):
-            kind = 5
-        if kind == 0:
-            return InsertOne(self.document())
-        if kind == 1:
-            return UpdateMany(self.many(), self.many_change())
-        if kind == 2:
-            return DeleteOne(self.one(collection))
-        if kind == 3 and "_id" not in key:
-            u = self.some_id()
-            return ReplaceOne({"u": u}, {**self.replacement(), "u": u})
-        return UpdateOne(self.one(collection), self.change() if retryable else self.plain_change())
-
-
-class Differential(WriteCase):
-    """Long random sequences."""
-
-    def sequence(self, shape):
-        key, bounds = KEY_SHAPES[shape]
-        rng = random.Random(SEED + sorted(KEY_SHAPES).index(shape))
-        pair, gen = self.pair(key, bounds), Generator(rng)
-        docs = [gen.document() for _ in range(60)]
-        pair.both("the first documents", lambda c: c.insert_many(docs))
-        for step in range(ROUNDS):
-            self.step(pair, gen, f"seed {SEED} {shape} step {step}")
-            if step % 50 == 49:
-                pair.check(f"seed {SEED} {shape} step {step}")
-        pair.check(f"seed {SEED} {shape}")
-        counts = [self.cluster.member_client(s["name"])[self.db.name].c.estimated_document_count() for s in self.cluster.layout["shards"]]
-        self.assertGreater(sum(n > 0 for n in counts), 1, f"the documents should be on several shards: {counts}")
-
-    def step(self, pair, gen, label):
-        rng, key = gen.rng, pair.key
-        change_id = "_id" in key
-        kind = rng.randrange(13)
-        if kind == 0:
-            doc = gen.document()
-            pair.both(f"{label}: insert {doc}", lambda c: c.insert_one(dict(doc)))
-        elif kind == 1:
-            docs = [gen.document() for _ in range(rng.randrange(1, 15))]
-            if rng.random() < 0.5:
-                docs.insert(rng.randrange(len(docs)), dict(docs[-1]))  # the same document twice: a duplicate
-            ordered = rng.random() < 0.5
-            pair.both(f"{label}: insert_many ordered={ordered} {docs}", lambda c: c.insert_many([dict(d) for d in docs], ordered=ordered))
-        elif kind in (2, 3, 4):
-            query, change = gen.one(pair.plain), gen.change()
-            pair.both(f"{label}: update_one {query} {change}", lambda c: c.update_one(query, change))
-        elif kind == 5:
-            query, change = gen.many(), gen.many_change()
-            pair.both(f"{label}: update_many {query} {change}", lambda c: c.update_many(query, change))
-        elif kind == 6:
-            u = gen.some_id()
-            query = {"u": u} if change_id or rng.random() < 0.5 else {"_id": u}
-            doc = {**gen.replacement(), "u": u}
-            doc.pop("_id", None)
-            pair.both(f"{label}: replace_one {query} {doc}", lambda c: c.replace_one(query, doc))
-        elif kind == 7:
-            query = gen.one(pair.plain)
-            pair.both(f"{label}: delete_one {query}", lambda c: c.delete_one(query))
-        elif kind == 8 and rng.random() < 0.3:
-            query = {**gen.many(), "u": {"$gt": rng.randrange(200)}}
-            pair.both(f"{label}: delete_many {query}", lambda c: c.delete_many(query))
-        elif kind == 9:
-            self.find_and_modify(pair, gen, label)
-        elif kind == 10:
-            self.upsert(pair, gen, label)
-        else:
-            self.bulk(pair, gen, label)
-
-    def find_and_modify(self, pair, gen, label):
-        rng = gen.rng
-        query, change = (gen.one(pair.plain), None) if rng.random() < 0.4 else (gen.many(), [("u", rng.choice([1, -1]))])
-        options = {"sort": change} if change else {}
-        if rng.random() < 0.4:
-            options["projection"] = {"u": 1, "k": 1, "v": 1}
-        if rng.random() < 0.25:
-            return pair.both(f"{label}: find_one_and_delete {query} {options}", lambda c: c.find_one_and_delete(query, **options))
-        update, after = gen.change(), rng.choice([ReturnDocument.BEFORE, ReturnDocument.AFTER])
-        pair.both(
-            f"{label}: find_one_and_update {query} {update} {options} after={after}",
-            lambda c: c.find_one_and_update(query, update, return_document=after, **options),
-        )
-
-    def upsert(self, pair, gen, label):
-        rng, new = gen.rng, gen.next + 1
-        gen.next += 1
-        query = {"_id": new} if rng.random() < 0.5 else {"_id": new, "k": gen.key_value(), "g": 1}
-        if rng.random() < 0.3:
-            query["p.q"] = rng.randrange(20)
-        if rng.random() < 0.3:
-            query = {**gen.one(pair.plain)}
-            query.setdefault("_id", query.get("u") if isinstance(query.get("u"), int) else new)
-        change = rng.choice([gen.plain_change(), {"$set": {"v": 1}, "$setOnInsert": {"u": new}}, {"$setOnInsert": {"k": 3, "u": new}}])
-        if rng.random() < 0.3:
-            doc = {**gen.replacement(), "u": new}
-            doc.pop("_id", None)
-            call = lambda c: c.replace_one(query, doc, upsert=True)  # noqa: E731
-            change = doc
-        elif rng.random() < 0.3:
-            call = lambda c: c.find_one_and_update(query, change, upsert=True, return_document=ReturnDocument.AFTER)  # noqa: E731
-        else:
-            call = lambda c: c.update_one(query, change, upsert=True)  # noqa: E731
-        pair.both(f"{label}: upsert {query} {change}", call)
-        gen.ids.append(new)
-
-    def bulk(self, pair, gen, label):
-        rng = gen.rng
-        retryable = rng.random() < 0.6
-        entries = [gen.bulk_entry(pair.plain, pair.key, retryable) for _ in range(rng.randrange(1, 12))]
-        pair.both(f"{label}: ordered bulk {entries}", lambda c: c.bulk_write(entries, ordered=True))
-
-    def test_ranged(self):
-        self.sequence("ranged")
-
-    def test_compound(self):
-        self.sequence("compound")
-
-    def test_hashed(self):
-        self.sequence("hashed")
-
-    def test_compound_hashed(self):
-        self.sequence("compound hashed")
-
-    def test_nested(self):
-        self.sequence("nested")
-
-    def test_hashed_id(self):
-        self.sequence("hashed id")
-
-    def test_id(self):
-        self.sequence("id")
+    def test_a_duplicate_id_on_the_recipient(self):
+        pair = self.ranged()
+        pair.sharded.insert_many([{"_id": "same", "k": 1}, {"_id": "same", "k": 15}])
+        error = self.assertFails(11000, pair.sharded.update_one, {"k": 1}, {"$set": {"k": 12}})
+        self.assertIn("same", str(error))
+        self.assertEqual(sorted(d["k"] for d in pair.sharded.find()), [1, 15])
+        self.assertFails(11000, pair.sharded.find_one_and_replace, {"k": 1}, {"k": 12})
+        self.assertEqual(sorted(d["k"] for d in pair.sharded.find()), [1, 15])
+        self.assertEqual(list(self.client.config["mosaic.txns"].find()), [])

@@ -46,6 +46,8 @@ impl Batch<'_> {
                 Step::Special(index) => match Box::pin(self.special(index)).await {
                     Ok(written) => joined.add(&written.shard, &[index], &written.reply),
                     Err(error) if self.ends_everything(&error) => return Err(error),
+                    // Fields that a statement lacks or must not have make the whole command malformed.
+                    Err(error) if joined.is_untouched() && matches!(error.code(), 40414 | 40415) => return Err(error),
                     Err(error) => joined.fail(index, &error),
                 },
             }

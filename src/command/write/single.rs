@@ -4,7 +4,7 @@
 //! that the write applies only if the document still matches. If it does not, everything begins anew, a few times.
 //! An upsert that finds nothing inserts the document that a server computes for it on the shard that owns it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
 
@@ -22,8 +22,8 @@ use crate::error::{Code, Error, Result, Retry};
 use crate::shard::{ReadPreference, Retryable, ShardReply};
 use crate::target::{self, Route};
 
-/// How often a write is begun anew because its document changed meanwhile.
-const ATTEMPTS: u32 = 12;
+/// For how long a write is begun anew because its document changed meanwhile.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The write itself.
 #[derive(Clone, Copy)]
@@ -168,10 +168,13 @@ impl<'a> Single<'a> {
         if self.multi() {
             return Box::pin(self.run_multi(&plan)).await;
         }
-        for attempt in 0..ATTEMPTS {
+        let begun = Instant::now();
+        let mut attempt = 0;
+        while begun.elapsed() < PATIENCE {
             if attempt > 0 {
                 self.pause(attempt).await?;
             }
+            attempt += 1;
             match self.attempt(&plan).await? {
                 Attempt::Done(written) => return Ok(written),
                 Attempt::Raced => continue,
@@ -191,7 +194,7 @@ impl<'a> Single<'a> {
         Err(Error::new(
             Code::WriteConflict,
             format!(
-                "The document kept changing while the router was about to write it ({ATTEMPTS} attempts); try again"
+                "The document kept changing while the router was about to write it ({attempt} attempts); try again"
             ),
         )
         .from_router()
