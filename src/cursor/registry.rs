@@ -193,7 +193,7 @@ impl CursorRegistry {
     ) {
         loop {
             let limit = timeout();
-            let pause = (limit / 4).clamp(Duration::from_millis(50), Duration::from_secs(4));
+            let pause = (limit / 4).clamp(Duration::from_millis(50), Duration::from_secs(1));
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}

@@ -118,6 +118,7 @@ async fn on_database(
                 return Err(not_yet("$changeStream over several shards"));
             }
         }
+        Some("$currentOp") => return crate::command::admin::current_op::aggregate(ctx, request).await,
         Some("$shardedDataDistribution") => {
             return Err(Error::with_code(40324, "Unrecognized pipeline stage name: '$shardedDataDistribution'"));
         }

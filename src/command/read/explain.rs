@@ -11,7 +11,7 @@ use super::explain_shape::{ShardPlan, Verbosity, query, server_parameters, shard
 use super::find_args::{Additions, FindArgs, shard_find};
 use super::merged::carry_on;
 use super::numbers::wrong_type;
-use super::route::Place;
+use super::route::{Place, is_generic};
 use super::stages;
 use crate::bsonx::{self, Writer};
 use crate::catalog::model::{Namespace, ShardId};
@@ -113,6 +113,12 @@ fn arguments(request: &Request) -> Result<(&RawDocument, Verbosity)> {
         RawBsonRef::Document(inner) => inner,
         other => return Err(wrong_type("explain", "explain", other, "object")),
     };
+    for element in request.body().iter_elements().skip(1) {
+        let key = element?.key().as_str();
+        if key != "verbosity" && !is_generic(key) {
+            return Err(Error::with_code(40415, format!("BSON field 'explain.{key}' is an unknown field.")));
+        }
+    }
     let verbosity = match request.get("verbosity") {
         None => Verbosity::AllPlans,
         Some(RawBsonRef::String(text)) => Verbosity::parse(text).ok_or_else(|| {

@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 
 use super::numbers::{not_negative, wrong_type};
 use super::pass::OpenCursor;
+use super::route::is_generic;
 use crate::bsonx::{self, Writer};
 use crate::command::{Ctx, Reply, Request};
 use crate::cursor::{Checkout, Cursor, MergedCursor, RemoteCursor, StoredCursor};
@@ -40,6 +41,7 @@ impl<'a> Args<'a> {
                 },
                 "batchSize" => batch_size = not_negative("getMore", "batchSize", element.value()?)?,
                 "maxTimeMS" => has_max_time = true,
+                "term" | "lastKnownCommittedOpTime" => {}
                 key if is_generic(key) => {}
                 key => {
                     return Err(Error::with_code(40415, format!("BSON field 'getMore.{key}' is an unknown field.")));
@@ -59,26 +61,6 @@ impl<'a> Args<'a> {
     fn count(&self) -> usize {
         self.batch_size.filter(|n| *n > 0).map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
     }
-}
-
-/// Arguments that every command may have, or that getMore ignores.
-fn is_generic(key: &str) -> bool {
-    key.starts_with('$')
-        || matches!(
-            key,
-            "lsid"
-                | "txnNumber"
-                | "autocommit"
-                | "startTransaction"
-                | "comment"
-                | "term"
-                | "lastKnownCommittedOpTime"
-                | "readConcern"
-                | "writeConcern"
-                | "apiVersion"
-                | "apiStrict"
-                | "apiDeprecationErrors"
-        )
 }
 
 pub fn get_more<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {

@@ -24,6 +24,25 @@ pub enum Place {
     Sharded(Arc<CollectionRouting>),
 }
 
+/// Arguments that every command may have.
+pub fn is_generic(key: &str) -> bool {
+    key.starts_with('$')
+        || matches!(
+            key,
+            "lsid"
+                | "txnNumber"
+                | "autocommit"
+                | "startTransaction"
+                | "comment"
+                | "maxTimeMS"
+                | "readConcern"
+                | "writeConcern"
+                | "apiVersion"
+                | "apiStrict"
+                | "apiDeprecationErrors"
+        )
+}
+
 impl Ctx {
     /// Where `ns` lives according to this operation's snapshot.
     pub fn place(&self, ns: &Namespace) -> Place {
