@@ -28,6 +28,9 @@ pub mod collection {
     pub const LOCKS: &str = "locks";
     pub const LOCKPINGS: &str = "lockpings";
     pub const MIGRATIONS: &str = "migrations";
+    /// This router's own: changes of structure that several shards must see alike, while they are under way;
+    /// `{_id: db or ns, op, router, process, step, …}`.
+    pub const DDL: &str = "mosaic.ddl";
     /// This router's own: the catalog's version and clock, one document `{_id: "version", version, time}`.
     pub const CATALOG: &str = "mosaic.catalog";
     /// This router's own: what changed at which version, `{_id: topic, version, …}`; see `store::Touch`.

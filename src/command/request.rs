@@ -127,14 +127,19 @@ impl Request {
     /// The namespace of a command on a collection: `$db` and the command's own string.
     ///
     /// # Errors
-    /// InvalidNamespace (73) where the name is empty or not a legal collection name, or not a string.
+    /// InvalidNamespace (73) where the name is empty or not a legal collection name, BadValue (2) where it is no string.
     pub fn namespace(&self) -> Result<Namespace> {
         match self.argument()? {
             RawBsonRef::String(coll) => Namespace::new(self.db(), coll),
-            other => Err(Error::new(
-                Code::InvalidNamespace,
-                format!("collection name has invalid type {}", bsonx::type_name(other.element_type())),
-            )),
+            other => {
+                // The server's older commands have another code for this.
+                let code = match self.spec.name {
+                    "collStats" | "validate" | "convertToCapped" => Code::InvalidNamespace,
+                    _ => Code::BadValue,
+                };
+                let kind = bsonx::type_name(other.element_type());
+                Err(Error::new(code, format!("collection name has invalid type {kind}")))
+            }
         }
     }
 

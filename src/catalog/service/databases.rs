@@ -9,7 +9,7 @@ use super::{Catalog, Plan};
 use crate::bsonx;
 use crate::catalog::model::{DatabaseInfo, ShardId, check_database_name, collection};
 use crate::catalog::snapshot::Snapshot;
-use crate::catalog::store::CatalogTxn;
+use crate::catalog::store::{CatalogTxn, CheckKind};
 use crate::error::{Code, Error, Result};
 use crate::op::OpContext;
 use crate::shard::{ReadPreference, Retryable};
@@ -138,6 +138,7 @@ fn plan_create(
     let txn = CatalogTxn::new()
         .unchanged(collection::SHARDS, snapshot.version)
         .unchanged(collection::DATABASES, snapshot.version)
+        .check(collection::DDL, CheckKind::Absent(db.into()), format!("database {db} is being dropped; try again"))
         .insert(collection::DATABASES, info.to_doc())
         .touch(collection::DATABASES);
     Ok(Plan::Commit(txn, (shard.clone(), true)))

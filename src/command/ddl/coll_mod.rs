@@ -33,6 +33,7 @@ fn run<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
         };
         let msg = forward::as_it_came(request)?;
         let outcomes = ctx.broadcast(std::slice::from_ref(&primary), Retryable::No, &msg).await;
+        ctx.router.views.forget(ns.db());
         if let Some(newer) = super::sharded_meanwhile(ctx, &ns).await?
             && let Some(routing) = newer.snapshot.collection(ns.as_str()).cloned()
         {

@@ -14,6 +14,8 @@ fn create<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>
         let ns = request.namespace()?;
         forward::check_writable(ns.db(), "creating a collection")?;
         let primary = ctx.ensure_database(ns.db()).await?;
-        forward::to_shard(ctx, request, &primary).await
+        let reply = forward::to_shard(ctx, request, &primary).await;
+        ctx.router.views.forget(ns.db());
+        reply
     })
 }

@@ -97,6 +97,7 @@ async fn unsharded(job: &mut Job, ns: &Namespace, args: &Document) -> Driven {
         Err(error) if error.is(Code::NamespaceNotFound) => {}
         Err(error) => return Err(undone(error)),
     }
+    job.ctx.router.views.forget(ns.db());
     // Zones may be defined for collections that are not sharded yet.
     job.ctx.router.catalog.drop_collection(ns).await.map_err(undone)?;
     Ok(Reply::ok(reply))
@@ -117,6 +118,7 @@ async fn sharded(job: &mut Job, ns: &Namespace, routing: &CollectionRouting) -> 
     job.intent.advance("dropping", Some(args.clone())).await.map_err(undone)?;
     router.catalog.drop_collection(ns).await.map_err(pending)?;
     job.refresh();
+    router.failpoints.crash_point("ddl.committed");
     settle(&router).await.map_err(pending)?;
     data(job, ns, &args).await
 }

@@ -63,7 +63,9 @@ async fn begin(job: &mut Job, db: &str, primary: &ShardId) -> Driven {
     let args = doc! { "db": db, "primary": &**primary };
     job.intent.advance("dropping", Some(args.clone())).await.map_err(undone)?;
     router.catalog.drop_database(db).await.map_err(pending)?;
+    router.views.forget(db);
     job.refresh();
+    router.failpoints.crash_point("ddl.committed");
     settle(&router).await.map_err(pending)?;
     data(job, db, &args).await
 }

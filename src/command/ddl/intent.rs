@@ -19,7 +19,7 @@ use crate::op::OpContext;
 use crate::router::Router;
 
 /// The catalog's collection of intents.
-pub const COLLECTION: &str = "mosaic.ddl";
+pub const COLLECTION: &str = collection::DDL;
 /// The owner renews its intent this often.
 pub const BEAT: Duration = Duration::from_secs(10);
 /// How long to wait for a change by somebody who lives.
@@ -146,7 +146,9 @@ impl Intent {
                 doc.insert("args", args);
             }
         })
-        .await
+        .await?;
+        self.router.failpoints.crash_point("ddl.advanced");
+        Ok(())
     }
 
     async fn change(&self, change: impl FnOnce(&mut Document)) -> Result<()> {

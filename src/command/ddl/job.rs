@@ -71,6 +71,7 @@ pub type Drive = for<'a> fn(&'a mut Job) -> BoxFuture<'a, Driven>;
 /// The change's own; ConflictingOperationInProgress (117) while somebody else changes the same names.
 pub async fn run(ctx: &Ctx, what: &'static str, names: Vec<String>, args: Document, drive: Drive) -> Result<Reply> {
     let intent = Intent::acquire(&ctx.router, &ctx.op, what, &names, args).await?;
+    ctx.router.failpoints.crash_point("ddl.recorded");
     let mut job = Job::new(&ctx.router, intent);
     let record = job.ctx.op.record.clone();
     let mut task = tokio::spawn(async move { job.finish(drive).await });
@@ -101,6 +102,7 @@ impl Job {
     pub async fn finish(&mut self, drive: Drive) -> Result<Reply> {
         let outcome = drive(self).await;
         let names = &self.intent.names;
+        self.ctx.router.failpoints.crash_point("ddl.driven");
         let settled = match &outcome {
             Ok(_) | Err(Failed::Undone(_)) => self.intent.finish().await,
             Err(Failed::Pending(error)) => {
@@ -140,6 +142,7 @@ impl Job {
     /// Sends an idempotent command to a shard, once more if the reply was lost.
     pub async fn send(&self, shard: &ShardId, msg: &OutMsg) -> Result<ShardReply> {
         let first = self.ctx.send_primary(shard, Retryable::No, msg).await;
+        self.ctx.router.failpoints.crash_point("ddl.oneShard");
         match first {
             Err(error) if is_transient(&error) => {
                 tracing::info!(shard = &**shard, %error, "sending a change of structure again");

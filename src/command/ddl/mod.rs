@@ -8,6 +8,7 @@ mod capped;
 mod catalog_view;
 mod coll_mod;
 mod coll_stats;
+pub mod copies;
 mod create;
 mod create_indexes;
 mod db_stats;
@@ -62,6 +63,8 @@ pub const SHARD_COLLECTION: &str = "shardCollection";
 /// other shards too. Waits for a `shardCollection` that runs. Sharding that begins later sees the change.
 async fn sharded_meanwhile(ctx: &Ctx, ns: &Namespace) -> Result<Option<Ctx>> {
     let catalog = &ctx.router.catalog;
+    // The sharding that is waited for must not wait for this one.
+    let _parked = ctx.router.ddl.gate.park(ctx.op.id());
     loop {
         let mut view = catalog.store().view(catalog.store().version().await?).await?;
         let held = view.get(intent::COLLECTION, &Bson::from(ns.as_str())).await?;

@@ -70,9 +70,11 @@ async fn look(router: &Arc<Router>, seen: &mut Seen) -> Result<()> {
         let idle = note.get_bool("idle").unwrap_or(false);
         let beat = note.get_i64("beat").unwrap_or(0);
         let own = intent::is_own(router, &note);
+        // Of an earlier life of this router, whose address is this one's now.
+        let earlier = !own && note.get_str("router").is_ok_and(|r| r == router.identity.name());
         // One of this process that was written a moment ago may not be marked as active yet.
         let limit = if own { PERIOD / 2 } else { GONE };
-        let gone = alone && !own;
+        let gone = (alone && !own) || earlier;
         if idle || gone || seen.is_abandoned(id, process, beat, Instant::now(), limit) {
             tokio::spawn(take_up(router.clone(), note));
         }

@@ -172,6 +172,8 @@ fn details(plan: &Plan) -> RawDocumentBuf {
 async fn unsharded(job: &mut Job, plan: &Plan) -> Driven {
     let msg = plan.command(plan.drop_target).map_err(undone)?;
     job.send(&plan.primary, &msg).await.map_err(undone)?;
+    job.ctx.router.views.forget(plan.from.db());
+    job.ctx.router.views.forget(plan.to.db());
     // Zones may be defined for collections that are not sharded yet; they follow the name.
     job.ctx.router.catalog.rename_collection(&plan.from, &plan.to).await.map_err(undone)?;
     Ok(Reply::empty_ok())
@@ -190,6 +192,7 @@ async fn over_shards(job: &mut Job, plan: &Plan) -> Driven {
     if !renamed {
         router.catalog.rename_collection(&plan.from, &plan.to).await.map_err(pending)?;
         job.refresh();
+        router.failpoints.crash_point("ddl.committed");
         settle(&router).await.map_err(pending)?;
     }
     for shard in job.all_shards().iter().filter(|s| **s != plan.primary) {

@@ -42,7 +42,9 @@ pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
         job.refresh();
         let args = Arguments::from_doc(&job.intent.args()).map_err(undone)?;
         if !already_sharded(&job.ctx.snapshot, &args).map_err(undone)? {
-            shard(&job.ctx, &args).await.map_err(undone)?;
+            if let Err(error) = shard(&job.ctx, &args).await {
+                return Err(ddl::copies::after_failure(job, &args.ns, error).await);
+            }
         }
         Ok(reply(&args))
     })
@@ -176,6 +178,7 @@ async fn shard(ctx: &Ctx, args: &Arguments) -> Result<()> {
     others.dedup();
     let copies = others.iter().map(|s| prepare::copy_collection(ctx, s, ns, &model, uuid, &indexes));
     futures_util::future::try_join_all(copies).await?;
+    ctx.router.failpoints.crash_point("shardCollection.copied");
     let several = chunks.len() > 1;
     let new = NewCollection {
         ns: ns.clone(),
