@@ -41,10 +41,10 @@ pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
     Box::pin(async move {
         job.refresh();
         let args = Arguments::from_doc(&job.intent.args()).map_err(undone)?;
-        if !already_sharded(&job.ctx.snapshot, &args).map_err(undone)? {
-            if let Err(error) = shard(&job.ctx, &args).await {
-                return Err(ddl::copies::after_failure(job, &args.ns, error).await);
-            }
+        if !already_sharded(&job.ctx.snapshot, &args).map_err(undone)?
+            && let Err(error) = shard(&job.ctx, &args).await
+        {
+            return Err(ddl::copies::after_failure(job, &args.ns, error).await);
         }
         Ok(reply(&args))
     })
