@@ -27,12 +27,8 @@ pub fn fuzz_one(data: &[u8]) -> u64 {
 /// Any bytes as a filter: an error, or some shards.
 fn bytes(mode: u8, data: &[u8]) -> u64 {
     let Ok(filter) = RawDocument::from_bytes(data) else { return 1 };
-    let keys = [
-        rawdoc! {"a": 1},
-        rawdoc! {"a": 1, "b": "hashed"},
-        rawdoc! {"a.b": 1, "a.c": 1},
-        rawdoc! {"b": "hashed"},
-    ];
+    let keys =
+        [rawdoc! {"a": 1}, rawdoc! {"a": 1, "b": "hashed"}, rawdoc! {"a.b": 1, "a.c": 1}, rawdoc! {"b": "hashed"}];
     let key = ShardKeyPattern::parse(&keys[usize::from(mode / 2) % keys.len()]).expect("valid");
     let documents = [rawdoc! {"a": 1, "b": 2}, rawdoc! {"a": "x", "b": 5}, rawdoc! {"a": {"b": 1, "c": "y"}, "b": "z"}];
     let table = table(&key, &documents);
