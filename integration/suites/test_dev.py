@@ -73,7 +73,7 @@ class Life(unittest.TestCase):
         pids = eventually(lambda: len(p := cluster.all_member_pids()) == 6 and p, 60, 0.01)
         cluster.kill()
         for pid in pids:
-            wait_gone(pid, 5)
+            wait_gone(pid, 20)
 
     def test_without_dir_nothing_is_left(self):
         base = free_base()
