@@ -236,7 +236,8 @@ class Cluster:
         return int((self._member_dir(name, index) / "mongod.pid").read_text())
 
     def all_member_pids(self):
-        return [int(p.read_text()) for p in self.dir.glob("*/mongod.pid")]
+        # A mongod makes the file first and writes its number a moment later.
+        return [int(text) for p in self.dir.glob("*/mongod.pid") if (text := p.read_text().strip())]
 
     def primary(self, name):
         """Index of the member that is primary now; None without one."""
