@@ -116,6 +116,13 @@ fn check_allowed(ctx: &Ctx, request: &Request) -> Result<()> {
             format!("{} may only be run against the admin database.", spec.name),
         ));
     }
+    // Reads too: a shard would keep the transaction open, and nothing here could commit or abort it.
+    if request.generic.in_transaction {
+        return Err(Error::new(
+            Code::OperationNotSupportedInTransaction,
+            "Multi-document transactions are not supported by this router yet",
+        ));
+    }
     if request.db().is_empty()
         || request.db().contains(['.', '$', ' ', '/', '\\', '"', '\0']) && request.db() != "$external"
     {
