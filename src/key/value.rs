@@ -8,33 +8,7 @@ use bson::{RawBsonRef, RawDocumentBuf, cstr};
 
 use crate::error::{Code, Error, Result};
 
-/// MongoDB's limit on nesting.
-pub const MAX_DEPTH: usize = 200;
-
-/// The element type bytes of the BSON specification.
-pub mod tag {
-    pub const DOUBLE: u8 = 0x01;
-    pub const STRING: u8 = 0x02;
-    pub const DOCUMENT: u8 = 0x03;
-    pub const ARRAY: u8 = 0x04;
-    pub const BINARY: u8 = 0x05;
-    pub const UNDEFINED: u8 = 0x06;
-    pub const OBJECT_ID: u8 = 0x07;
-    pub const BOOL: u8 = 0x08;
-    pub const DATE: u8 = 0x09;
-    pub const NULL: u8 = 0x0A;
-    pub const REGEX: u8 = 0x0B;
-    pub const DB_POINTER: u8 = 0x0C;
-    pub const CODE: u8 = 0x0D;
-    pub const SYMBOL: u8 = 0x0E;
-    pub const CODE_WITH_SCOPE: u8 = 0x0F;
-    pub const INT32: u8 = 0x10;
-    pub const TIMESTAMP: u8 = 0x11;
-    pub const INT64: u8 = 0x12;
-    pub const DECIMAL: u8 = 0x13;
-    pub const MIN_KEY: u8 = 0xFF;
-    pub const MAX_KEY: u8 = 0x7F;
-}
+pub use crate::bsonx::{MAX_DEPTH, kind as tag};
 
 /// One BSON value. `Doc` and `Array` hold the whole encoded document, length and final NUL included.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,7 +63,7 @@ impl Value<'_> {
             Value::Int32(_) => tag::INT32,
             Value::Int64(_) => tag::INT64,
             Value::Double(_) => tag::DOUBLE,
-            Value::Decimal(_) => tag::DECIMAL,
+            Value::Decimal(_) => tag::DECIMAL128,
             Value::Str(_) => tag::STRING,
             Value::Symbol(_) => tag::SYMBOL,
             Value::Doc(_) => tag::DOCUMENT,
@@ -223,7 +197,7 @@ impl<'a> Elem<'a> {
             tag::INT32 => Value::Int32(i32::from_le_bytes(fixed(data)?)),
             tag::TIMESTAMP => Value::Timestamp(u64::from_le_bytes(fixed(data)?)),
             tag::INT64 => Value::Int64(i64::from_le_bytes(fixed(data)?)),
-            tag::DECIMAL => Value::Decimal(fixed(data)?),
+            tag::DECIMAL128 => Value::Decimal(fixed(data)?),
             tag::MIN_KEY => Value::MinKey,
             tag::MAX_KEY => Value::MaxKey,
             _ => return Err(malformed()),
@@ -306,7 +280,7 @@ fn size_of(tag: u8, rest: &[u8]) -> Result<usize> {
         tag::INT32 => 4,
         tag::DOUBLE | tag::DATE | tag::TIMESTAMP | tag::INT64 => 8,
         tag::OBJECT_ID => 12,
-        tag::DECIMAL => 16,
+        tag::DECIMAL128 => 16,
         tag::STRING | tag::CODE | tag::SYMBOL => 4 + length(rest)?,
         tag::DB_POINTER => 16 + length(rest)?,
         tag::BINARY => 5 + length(rest)?,
