@@ -6,7 +6,6 @@ mod add_shard;
 mod balancer;
 mod enable_sharding;
 mod list_shards;
-mod not_yet;
 mod place_chunk;
 mod prepare;
 pub mod refine;
@@ -86,17 +85,6 @@ pub const COMMANDS: &[CommandSpec] = &[
     })
     .admin()
     .aliases(&["removeshard"]),
-    not_yet::row("moveChunk", "Moves a chunk to another shard"),
-    not_yet::row("moveRange", "Moves a range to another shard"),
-    not_yet::row("movePrimary", "Moves a database's unsharded collections to another shard"),
-    not_yet::row("reshardCollection", "Distributes a collection by another shard key"),
-    not_yet::row("clearJumboFlag", "Clears the jumbo flag of a chunk"),
-    not_yet::row("cleanupOrphaned", "Removes documents a shard does not own"),
-    not_yet::row("addShardToZone", "Puts a shard into a zone"),
-    not_yet::row("removeShardFromZone", "Takes a shard out of a zone"),
-    not_yet::row("updateZoneKeyRange", "Gives a range of shard keys to a zone"),
-    not_yet::row("balancerCollectionStatus", "Shows whether a collection is balanced"),
-    not_yet::row("configureCollectionBalancing", "Sets how a collection is balanced"),
 ];
 
 impl Ctx {

@@ -85,12 +85,6 @@ fn run_find_and_modify<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, 
 
 /// What is the same for all of them.
 fn begin(request: &Request) -> Result<Namespace> {
-    if request.generic.in_transaction {
-        return Err(Error::new(
-            Code::OperationNotSupportedInTransaction,
-            "Multi-document transactions are not supported by this router yet",
-        ));
-    }
     let ns = request.namespace()?;
     match ns.db() {
         "local" => Err(Error::new(Code::IllegalOperation, "The database 'local' cannot be written through the router")),
