@@ -117,6 +117,59 @@ class Retries(PairCase):
         self.assertEqual(self.raw.run(self.db.name, own), {"n": 2, "ok": 1.0})
         self.assertEqual(self.raw.run(self.db.name, own), {"n": 2, "ok": 1.0, "retriedStmtIds": [7, 9]})
 
+    def fail(self, shard, mode, **data):
+        admin = self.cluster.member_client(shard).admin
+        admin.command("configureFailPoint", "failCommand", mode=mode, data=data)
+        self.addCleanup(admin.command, "configureFailPoint", "failCommand", mode="off")
+
+    def test_a_shard_that_stops_tells_the_driver_to_try_again(self):
+        error = {"code": 91, "codeName": "ShutdownInProgress", "errmsg": "the server is in quiesce mode and will shut down"}
+        batches = {
+            "insert": {"insert": "c", "documents": [{"_id": 100 + i, "k": i} for i in range(30)]},
+            "update": {"update": "c", "updates": [{"q": {"k": i}, "u": {"$inc": {"n": 1}}} for i in range(30)]},
+            "delete": {"delete": "c", "deletes": [{"q": {"_id": 100 + i, "k": i}, "limit": 1} for i in range(30)]},
+        }
+        for name, batch in batches.items():
+            for ordered in (False, True):
+                self.number += 1
+                command = {**batch, "ordered": ordered, "lsid": self.lsid, "txnNumber": Int64(self.number)}
+                # More often than the router tries by itself.
+                self.fail("shard1", {"times": 9}, failCommands=[name], writeConcernError=error)
+                first = self.raw.run(self.db.name, command)
+                self.assertEqual(first.get("errorLabels"), ["RetryableWriteError"], (name, ordered, first))
+                self.assertIn("shard1", first["writeConcernError"]["errmsg"])
+                self.fail("shard1", "off")
+                second = self.raw.run(self.db.name, command)
+                self.assertNotIn("writeConcernError", second)
+                self.assertNotIn("errorLabels", second)
+                # Deleted and inserted again, so that each order begins with the same.
+                self.assertEqual((first["ok"], second["ok"], second["n"]), (1.0, 1.0, 30), (name, ordered, second))
+                if name == "insert" and not ordered:
+                    self.pair.sharded.delete_many({"_id": {"$gte": 100}})
+                if name == "delete" and not ordered:
+                    self.pair.sharded.insert_many(batches["insert"]["documents"])
+        self.assertEqual(self.counts(), 30)
+        self.assertEqual({d["n"] for d in self.pair.sharded.find()}, {2})
+
+    def test_what_matches_nothing_costs_nothing_more(self):
+        def sent():
+            shards = [self.cluster.member_client(s["name"]) for s in self.cluster.layout["shards"]]
+            commands = [s.admin.command("serverStatus")["metrics"]["commands"] for s in shards]
+            return sum(c[name]["total"] for c in commands for name in ("update", "delete", "findAndModify", "find"))
+
+        for command, least in (
+            (self.update({"k": 1, "u": "no"}, {"$set": {"v": 1}}), 1),
+            ({"delete": "c", "deletes": [{"q": {"k": 1, "u": "no"}, "limit": 1}]}, 1),
+            ({"findAndModify": "c", "query": {"k": 1, "u": "no"}, "update": {"$set": {"v": 1}}}, 1),
+            (self.update({"_id": "no"}, {"$set": {"v": 1}}), 3),
+            ({"delete": "c", "deletes": [{"q": {"_id": "no"}, "limit": 1}]}, 3),
+        ):
+            before = sent()
+            reply = self.raw.run(self.db.name, command)
+            self.assertEqual(reply["ok"], 1.0)
+            self.assertEqual(reply.get("n", 0), 0)
+            self.assertEqual(sent() - before, least, (command, reply))
+
     def test_multi_is_refused(self):
         self.number += 1
         for command in (

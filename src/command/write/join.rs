@@ -4,7 +4,7 @@ use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 
 use crate::bsonx::{self, Writer, kind};
 use crate::catalog::model::ShardId;
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, LABEL_RETRYABLE_WRITE};
 
 /// Beyond this many bytes of errors only index and code are kept, so that the reply stays a legal document.
 const FULL_ERRORS: usize = 1 << 20;
@@ -21,6 +21,8 @@ pub struct Joined {
     error_bytes: usize,
     write_concern_errors: Vec<(ShardId, RawDocumentBuf)>,
     retried: Vec<i32>,
+    /// A shard says that the driver may send the command again.
+    retryable: bool,
     /// Whether any shard has executed anything.
     answered: bool,
 }
@@ -55,6 +57,9 @@ impl Joined {
                 }
                 ("writeConcernError", RawBsonRef::Document(error)) => {
                     self.write_concern_errors.push((shard.clone(), error.to_owned()));
+                }
+                ("errorLabels", RawBsonRef::Array(labels)) => {
+                    self.retryable |= labels.into_iter().flatten().any(|l| l.as_str() == Some(LABEL_RETRYABLE_WRITE));
                 }
                 ("retriedStmtIds", RawBsonRef::Array(ids)) => {
                     self.retried.extend(ids.into_iter().flatten().filter_map(bsonx::as_int).map(|id| id as i32));
@@ -120,6 +125,9 @@ impl Joined {
         }
         if let Some(error) = write_concern_error(&self.write_concern_errors) {
             doc.append(cstr!("writeConcernError"), error);
+        }
+        if self.retryable {
+            doc.append(cstr!("errorLabels"), [LABEL_RETRYABLE_WRITE].into_iter().collect::<RawArrayBuf>());
         }
         doc.append(cstr!("ok"), 1.0);
         doc
@@ -244,6 +252,19 @@ mod tests {
         let mut joined = Joined::default();
         joined.add(&shard("a"), &[0], &rawdoc! { "n": 1, "ok": 1.0 });
         assert_eq!(joined.into_reply(), rawdoc! { "n": 1, "ok": 1.0 });
+    }
+
+    #[test]
+    fn a_shards_label_reaches_the_driver() {
+        let mut joined = Joined::default();
+        joined.add(&shard("a"), &[0], &rawdoc! { "n": 1, "ok": 1.0 });
+        let failed = rawdoc! { "n": 1, "writeConcernError": { "code": 91, "errmsg": "shutdown" },
+        "errorLabels": ["RetryableWriteError"], "ok": 1.0 };
+        joined.add(&shard("b"), &[1], &failed);
+        let reply = joined.into_reply();
+        let labels = bsonx::array(&reply, "errorLabels").unwrap();
+        assert_eq!(labels.into_iter().next().unwrap().unwrap().as_str(), Some("RetryableWriteError"));
+        assert_eq!(bsonx::str(bsonx::doc(&reply, "writeConcernError").unwrap(), "errmsg"), Some("shutdown at b"));
     }
 
     #[test]

@@ -224,7 +224,8 @@ impl<'a> Single<'a> {
         }
         if let (Verb::Update(_), Some(owner), None) = (self.verb, &plan.replacement_owner, one)
             // A document that is there keeps its place by becoming what belongs there.
-            && let Attempt::Done(written) = self.directly(owner).await?
+            && let written = self.write(owner, None, false).await?
+            && matched(&written.reply)
         {
             // Had it been moved there the first time, the shard would take it for inserted.
             let before = if has_retried(&written.reply) { self.already_done(plan).await? } else { None };
@@ -258,24 +259,32 @@ impl<'a> Single<'a> {
     }
 
     async fn directly(&self, shard: &ShardId) -> Result<Attempt> {
-        let written = self.write(shard, None, false).await?;
-        Ok(if matched(&written.reply) { Attempt::Done(written) } else { Attempt::NoMatch })
+        self.write(shard, None, false).await.map(|written| self.whether_matched(written))
+    }
+
+    /// Only an upsert goes on where nothing matches.
+    fn whether_matched(&self, written: Written) -> Attempt {
+        if matched(&written.reply) || !self.upsert() { Attempt::Done(written) } else { Attempt::NoMatch }
     }
 
     async fn everywhere(&self, route: &Route) -> Result<Attempt> {
         let msg = self.command(None, false);
-        let mut failed = None;
+        let (mut failed, mut idle) = (None, None);
         for (_, outcome) in self.ctx.broadcast(&route.shards, self.retry(), &msg).await {
             match outcome.and_then(ShardReply::into_result) {
                 Ok(reply) => match write_error(&reply) {
                     None if matched(reply.doc()) => return Ok(Attempt::Done(reply.into())),
-                    None => {}
+                    None => idle = Some(reply),
                     Some(error) => failed = failed.or(Some(error)),
                 },
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        failed.map_or(Ok(Attempt::NoMatch), Err)
+        match (failed, idle) {
+            (Some(error), _) => Err(error),
+            (None, Some(reply)) => Ok(self.whether_matched(reply.into())),
+            (None, None) => Ok(Attempt::NoMatch),
+        }
     }
 
     /// The reply for a write that matches nothing. A shard gives it, because it also finds what is wrong with the write.
