@@ -569,6 +569,42 @@ async fn failover_loses_and_doubles_nothing() {
     eventually(Duration::from_secs(60), "the killed member is seen again", back).await;
 }
 
+/// Requests that hang on a primary that stalls go to its successor about a second after that is known, however long the
+/// connections to the stalled one may take to answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stalled_primary_is_left_when_its_successor_is_known() {
+    let Some(binary) = mongod() else { return };
+    let _one = ONE.lock().await;
+    let mut set = Set::start(binary, "stall", 0, 3, &[]).await;
+    let registry = registry(Pool::default());
+    let shard = connect(&registry, &set);
+    ok(&shard, rawdoc! {"insert": "c", "documents": [{"_id": 0}], "writeConcern": {"w": 3}, "$db": "t"}).await;
+    let first = primary(&shard).await;
+    set.member(&first).signal("STOP");
+    let session = bson::Binary::from(bson::Uuid::new());
+    let write = rawdoc! {
+        "insert": "c", "documents": [{"_id": 1}], "lsid": {"id": session}, "txnNumber": 1_i64, "$db": "t",
+    };
+    let start = |command: bson::RawDocumentBuf, retry| {
+        let shard = shard.clone();
+        tokio::spawn(async move {
+            let reply = shard.run(&op(), &ReadPreference::PRIMARY, retry, &msg(command)).await;
+            (reply.and_then(|r| r.into_result()), Instant::now())
+        })
+    };
+    let waiting = [start(write, Retryable::Write), start(rawdoc! {"find": "c", "$db": "t"}, Retryable::Read)];
+    let moved = async || shard.primary().is_some_and(|p| p != first);
+    eventually(Duration::from_secs(90), "a new primary", moved).await;
+    let known = Instant::now();
+    for task in waiting {
+        let (reply, ended) = task.await.unwrap();
+        reply.unwrap();
+        println!("answered {:?} after the new primary was known", ended.saturating_duration_since(known));
+        assert!(ended.saturating_duration_since(known) < Duration::from_secs(4));
+    }
+    set.member(&first).signal("CONT");
+}
+
 /// The primary, as soon as one is known.
 async fn primary(shard: &Shard) -> mosaic::shard::ServerId {
     eventually(Duration::from_secs(90), "a primary", async || shard.primary().is_some()).await;

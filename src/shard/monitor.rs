@@ -205,24 +205,40 @@ struct Pinger<'a> {
 
 impl Pinger<'_> {
     async fn ping(&mut self) -> Result<ServerDescription, Error> {
-        let doubted = self.member.doubted.swap(false, Ordering::Relaxed);
-        let limit = if doubted { self.limit.min(DOUBTED_ANSWER) } else { self.limit };
-        let server = &self.member.address;
-        answer_within(limit, server, async {
-            let Some(conn) = &mut self.conn else {
-                let (conn, description) = self.connector.connect_monitor(server).await?;
-                self.conn = Some(conn);
-                return Ok(description);
-            };
-            let start = Instant::now();
-            let reply = call(conn, hello(), self.limit).await?;
-            let mut description = ServerDescription::parse(server.clone(), bsonx::view(&reply));
-            description.rtt = Some(start.elapsed());
-            match description.error.take() {
-                Some(error) => Err(error),
-                None => Ok(description),
+        let (member, limit) = (self.member, self.limit);
+        let mut asking = std::pin::pin!(answer_within(limit, &member.address, self.ask()));
+        let mut again = false;
+        loop {
+            if member.doubted.swap(false, Ordering::Relaxed) {
+                return answer_within(limit.min(DOUBTED_ANSWER), &member.address, asking).await;
             }
-        })
-        .await
+            // The doubt may come while the answer is waited for: an election takes longer than most pauses.
+            tokio::select! {
+                answer = &mut asking => {
+                    if again {
+                        member.check.notify_one();
+                    }
+                    return answer;
+                }
+                () = member.check.notified() => again = true,
+            }
+        }
+    }
+
+    async fn ask(&mut self) -> Result<ServerDescription, Error> {
+        let server = &self.member.address;
+        let Some(conn) = &mut self.conn else {
+            let (conn, description) = self.connector.connect_monitor(server).await?;
+            self.conn = Some(conn);
+            return Ok(description);
+        };
+        let start = Instant::now();
+        let reply = call(conn, hello(), self.limit).await?;
+        let mut description = ServerDescription::parse(server.clone(), bsonx::view(&reply));
+        description.rtt = Some(start.elapsed());
+        match description.error.take() {
+            Some(error) => Err(error),
+            None => Ok(description),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -19,10 +20,12 @@ use super::{ReadPreference, Retryable, ServerId, ShardId, ShardReply};
 
 /// A retryable command is sent again this often at most, when the primary changed or the connection broke.
 const MAX_RESENDS: u32 = 2;
-/// A command no byte of which was sent is tried this often at most.
-const MAX_UNSENT: u32 = 5;
+/// A command no byte of which was sent is tried this often at least, and for this long: a busy server may refuse several
+/// connections in a row.
+const MIN_UNSENT: u32 = 5;
+const UNSENT_TIME: Duration = Duration::from_secs(5);
 /// A shard that knows the operation's time limit gets this much longer to say itself that it is over.
-const GRACE: std::time::Duration = std::time::Duration::from_millis(100);
+const GRACE: Duration = Duration::from_millis(100);
 
 /// One shard: a replica set, its watched members and their connection pools.
 pub struct Shard {
@@ -227,6 +230,7 @@ struct Tries {
     retry: Retryable,
     resends: u32,
     unsent: u32,
+    began: Instant,
     /// A lost attempt may have been carried out: what the client must know at the end.
     lost: bool,
     on_one_server: bool,
@@ -234,7 +238,7 @@ struct Tries {
 
 impl Default for Tries {
     fn default() -> Self {
-        Tries { retry: Retryable::No, resends: 0, unsent: 0, lost: false, on_one_server: false }
+        Tries { retry: Retryable::No, resends: 0, unsent: 0, began: Instant::now(), lost: false, on_one_server: false }
     }
 }
 
@@ -251,7 +255,11 @@ impl Tries {
             Failed::Unsent(error) => {
                 self.unsent += 1;
                 // Somebody who asks one server gets its failure at once; a stale connection is worth a second try.
-                if self.unsent < if self.on_one_server { 2 } else { MAX_UNSENT } {
+                let goes_on = match self.on_one_server {
+                    true => self.unsent < 2,
+                    false => self.unsent < MIN_UNSENT || self.began.elapsed() < UNSENT_TIME,
+                };
+                if goes_on {
                     return Ok(());
                 }
                 error
