@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import socket
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import pymongo
@@ -61,7 +63,7 @@ class Bare:
     def _initiate(self, name, port):
         with pymongo.MongoClient("127.0.0.1", port, directConnection=True) as c:
             c.admin.command("replSetInitiate", {"_id": name, "members": [{"_id": 0, "host": f"127.0.0.1:{port}"}]})
-            eventually(lambda: c.admin.command("hello")["isWritablePrimary"], what=f"the election of {name}")
+            eventually(lambda: c.admin.command("hello")["isWritablePrimary"], every=0.02, what=f"the election of {name}")
 
     # -- routers
 
@@ -82,7 +84,7 @@ class Bare:
                 }
             )
         )
-        eventually(lambda: is_free(port), what=f"port {port}")
+        eventually(lambda: is_free(port), every=0.02, what=f"port {port}")
         self.routers[index] = subprocess.Popen(
             [BIN, "serve", "--config", str(config)], stdin=QUIET, stdout=QUIET, stderr=subprocess.PIPE, text=True
         )
@@ -91,10 +93,12 @@ class Bare:
         def up():
             if self.routers[index].poll() is not None:
                 raise RuntimeError("the router ended:\n" + "\n".join(errors.lines))
+            # A driver that was refused once looks again after half a second only.
+            socket.create_connection(("127.0.0.1", port)).close()
             with pymongo.MongoClient("127.0.0.1", port, serverSelectionTimeoutMS=500) as c:
                 return c.admin.command("ping")["ok"]
 
-        eventually(up, 60, what="the start of the router")
+        eventually(up, 60, 0.02, "the start of the router")
 
     def wait_router_gone(self, index=0):
         self.routers[index].wait(30)
@@ -106,15 +110,19 @@ class Bare:
     # -- as Cluster has them
 
     def client(self, router=0, **options):
-        # Closing a client of a router that is gone waits as long as choosing a server.
+        # Closing a client of a router that is gone waits that long.
         options.setdefault("serverSelectionTimeoutMS", 1000)
         client = pymongo.MongoClient("127.0.0.1", self.base + router, **options)
         self._clients.append(client)
         return client
 
     def close_clients(self):
-        for client in self._clients:
-            client.close()
+        """All at once: one whose router is gone takes as long as choosing a server."""
+        closing = [threading.Thread(target=client.close) for client in self._clients]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
         self._clients = []
 
     def shard_client(self, name, **options):

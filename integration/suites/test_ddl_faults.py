@@ -218,8 +218,9 @@ class Crashes(unittest.TestCase):
         with self.assertRaises(pymongo.errors.PyMongoError):
             changes[change]()
         cluster.wait_router_gone()
-        cluster.close_clients()
+        # The clients' goodbyes find a router.
         cluster.start_router()
+        cluster.close_clients()
         client = cluster.client()
         db = client["crash"]
         wait_quiet(cluster)

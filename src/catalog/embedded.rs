@@ -164,6 +164,10 @@ impl Store for EmbeddedStore {
         Ok(*self.version.borrow())
     }
 
+    async fn newest(&self) -> Result<u64> {
+        self.version().await
+    }
+
     async fn view(&self, _at_least: u64) -> Result<Box<dyn View>> {
         let db = self.db.clone();
         blocking(move || {

@@ -27,8 +27,14 @@ use crate::error::{Code, Error, Result, Retry};
 /// The database on the replica set that holds the catalog.
 pub const DATABASE: &str = "mosaic";
 
-/// Between two looks at the version document.
+/// Between two looks at the version document, in case the change stream on it is broken.
 const POLL: Duration = Duration::from_millis(250);
+/// How long the change stream waits for a change before it asks again.
+const STREAM_WAIT: Duration = Duration::from_secs(5);
+/// Between two attempts to open the change stream.
+const STREAM_PAUSE: Duration = Duration::from_secs(1);
+/// How long the primary may take to tell the newest version.
+const NEWEST_TIME: Duration = Duration::from_secs(10);
 /// How long a commit that loses against others, or whose outcome is unknown, is tried again.
 const COMMIT_TIME: Duration = Duration::from_secs(30);
 /// How long a view waits for a version that was committed already.
@@ -43,12 +49,12 @@ pub struct ReplsetStore {
     db: Database,
     host: String,
     version: watch::Sender<u64>,
-    poll: tokio::task::AbortHandle,
+    following: tokio::task::AbortHandle,
 }
 
 impl Drop for ReplsetStore {
     fn drop(&mut self) {
-        self.poll.abort();
+        self.following.abort();
     }
 }
 
@@ -80,8 +86,9 @@ impl ReplsetStore {
         initialise(&db).await?;
         let first = read_version(&db, ReadConcern::majority()).await?;
         let version = watch::Sender::new(first);
-        let poll = tokio::spawn(poll(db.clone(), version.clone())).abort_handle();
-        Ok(ReplsetStore { db, host: format!("{}/{}", options.set_name, options.hosts.join(",")), version, poll })
+        let follow = follow(db.clone(), version.clone());
+        let following = tokio::spawn(follow).abort_handle();
+        Ok(ReplsetStore { db, host: format!("{}/{}", options.set_name, options.hosts.join(",")), version, following })
     }
 
     fn raw(&self, name: &str) -> Collection<RawDocumentBuf> {
@@ -177,7 +184,38 @@ async fn read_version(db: &Database, concern: ReadConcern) -> Result<u64> {
     }
 }
 
-/// Watches the version document for other routers' commits.
+/// Notices other routers' commits: at once by a change stream, and by looking where that does not work.
+async fn follow(db: Database, version: watch::Sender<u64>) {
+    tokio::join!(poll(db.clone(), version.clone()), listen(db, version));
+}
+
+/// A change stream on the version document; opened again when it ends.
+async fn listen(db: Database, version: watch::Sender<u64>) {
+    let catalog = db.collection::<Document>(collection::CATALOG);
+    let only = [doc! { "$match": { "documentKey._id": "version" } }];
+    loop {
+        let stream = catalog.watch().pipeline(only.clone()).max_await_time(STREAM_WAIT).await;
+        let failed = match stream {
+            Err(error) => Some(error),
+            Ok(mut stream) => loop {
+                match stream.next().await {
+                    Some(Ok(event)) => {
+                        let fields = event.update_description.map(|change| change.updated_fields);
+                        if let Some(newer) = fields.and_then(|fields| fields.get_i64("version").ok()) {
+                            advance(&version, newer as u64);
+                        }
+                    }
+                    Some(Err(error)) => break Some(error),
+                    None => break None,
+                }
+            },
+        };
+        tracing::debug!(?failed, "the change stream on the catalog's version ended; opening another one");
+        tokio::time::sleep(STREAM_PAUSE).await;
+    }
+}
+
+/// Looks at the version document from time to time.
 async fn poll(db: Database, version: watch::Sender<u64>) {
     let mut away = false;
     loop {
@@ -229,6 +267,16 @@ impl Store for ReplsetStore {
 
     async fn version(&self) -> Result<u64> {
         let version = read_version(&self.db, ReadConcern::linearizable()).await?;
+        advance(&self.version, version);
+        Ok(version)
+    }
+
+    async fn newest(&self) -> Result<u64> {
+        let asked = tokio::time::timeout(NEWEST_TIME, read_version(&self.db, ReadConcern::majority())).await;
+        let version = asked.map_err(|_| {
+            let text = "The catalog's replica set does not answer".to_owned();
+            Error::new(Code::FailedToSatisfyReadPreference, text).from_shard("config").retry(Retry::Safe)
+        })??;
         advance(&self.version, version);
         Ok(version)
     }

@@ -192,6 +192,11 @@ pub trait Store: Send + Sync {
     /// The newest version, linearizably.
     async fn version(&self) -> Result<u64>;
 
+    /// The newest version that a majority has, asked of the primary: at least every version that any router had
+    /// committed before the call, but for a primary that was replaced a moment ago and does not know it yet. Unlike
+    /// [`Self::version`] it writes nothing.
+    async fn newest(&self) -> Result<u64>;
+
     /// A view at `at_least` or later.
     async fn view(&self, at_least: u64) -> Result<Box<dyn View>>;
 

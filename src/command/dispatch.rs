@@ -62,7 +62,7 @@ fn try_prepare(router: &Arc<Router>, conn: &Arc<ConnState>, message: Message) ->
     let deadline = generic.max_time_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
     let (op, guard) = router.ops.start(conn.info.clone(), spec.name, message.body.clone(), deadline);
     let request = Request { message, spec, generic };
-    let ctx = Ctx { router: router.clone(), conn: conn.clone(), op, snapshot: router.catalog.snapshot() };
+    let ctx = Ctx { router: router.clone(), conn: conn.clone(), op, snapshot: super::certain::snapshot(router, spec) };
     Ok(Prepared { ctx, request, _guard: guard })
 }
 
@@ -83,7 +83,11 @@ impl Prepared {
             Action::Fail(error) => return Outcome::Reply(ctx.finish_error(request, &error)),
         };
         let result = match entered.and_then(|()| check_allowed(ctx, request)) {
-            Ok(()) => (request.spec.run)(ctx, request).await,
+            Ok(()) => match super::certain::make(ctx, request).await {
+                Ok(None) => (request.spec.run)(ctx, request).await,
+                Ok(Some(newer)) => (request.spec.run)(&newer, request).await,
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         let elapsed = started.elapsed();

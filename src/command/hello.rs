@@ -9,16 +9,19 @@ use bson::raw::RawBsonRef;
 use bson::{DateTime, RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use futures_util::future::BoxFuture;
 
-use super::{Access, CommandSpec, Ctx, Reply, Request};
+use super::{Access, CatalogUse, CommandSpec, Ctx, Reply, Request};
 use crate::bsonx;
 use crate::conn::Topology;
 use crate::error::{Code, Error, Result};
 use crate::wire::{Compressor, Flags, MAX_BSON, MAX_MESSAGE, MAX_WRITE_BATCH};
 
 pub const COMMANDS: &[CommandSpec] = &[
-    CommandSpec::new("hello", Access::Open, "tells a client who it is connected to", hello).secondary_ok(),
+    CommandSpec::new("hello", Access::Open, "tells a client who it is connected to", hello)
+        .secondary_ok()
+        .catalog(CatalogUse::Nothing),
     CommandSpec::new("isMaster", Access::Open, "the old name of hello", is_master)
         .secondary_ok()
+        .catalog(CatalogUse::Nothing)
         .aliases(&["ismaster"]),
 ];
 

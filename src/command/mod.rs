@@ -3,6 +3,7 @@
 //! `dispatch` is the only way in. It finds the command, reads the generic arguments in one scan of the body,
 //! registers the operation, runs the handler on one immutable routing snapshot and turns errors into replies.
 
+mod certain;
 mod config_write;
 mod dispatch;
 mod failpoint;
@@ -52,6 +53,20 @@ pub enum Access {
     Cluster,
 }
 
+/// How new the routing snapshot must be that a command begins with; see [`certain`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CatalogUse {
+    /// The command uses none and gets an empty one. For those that may wait for long: other routers wait until nobody
+    /// works on an old snapshot.
+    Nothing,
+    /// As it is: the command does not route by it.
+    Any,
+    /// As it is, if the command's database is in it.
+    Database,
+    /// It shows whatever another router did before the command came.
+    Newest,
+}
+
 pub type Handler = for<'a> fn(&'a Ctx, &'a Request) -> BoxFuture<'a, Result<Reply>>;
 
 /// One row of the command table.
@@ -63,14 +78,26 @@ pub struct CommandSpec {
     pub admin_only: bool,
     /// Whether reads may go to secondaries.
     pub secondary_ok: bool,
+    pub catalog: CatalogUse,
     pub help: &'static str,
     pub run: Handler,
 }
 
 impl CommandSpec {
-    /// A row with the common defaults: any database, primary only, no aliases.
+    /// A row with the common defaults: any database, primary only, no aliases; changes of structure begin with the
+    /// newest catalog.
     pub const fn new(name: &'static str, access: Access, help: &'static str, run: Handler) -> Self {
-        CommandSpec { name, aliases: &[], access, admin_only: false, secondary_ok: false, help, run }
+        let catalog = match access {
+            Access::Open | Access::Authenticated | Access::Cluster => CatalogUse::Any,
+            Access::Read | Access::Write => CatalogUse::Database,
+            Access::DbAdmin => CatalogUse::Newest,
+        };
+        CommandSpec { name, aliases: &[], access, admin_only: false, secondary_ok: false, catalog, help, run }
+    }
+
+    pub const fn catalog(mut self, catalog: CatalogUse) -> Self {
+        self.catalog = catalog;
+        self
     }
 
     pub const fn admin(mut self) -> Self {
@@ -106,6 +133,12 @@ impl Ctx {
             op: self.op.clone(),
             snapshot: self.router.catalog.snapshot(),
         }
+    }
+
+    /// The same operation on a snapshot that shows whatever any router did before.
+    pub async fn confirmed(&self) -> Result<Ctx> {
+        sharding::bounded(self, self.router.catalog.confirm()).await?;
+        Ok(self.refreshed())
     }
 
     /// The shard that holds the unsharded collections of `db`; `None` if there is no such database yet.

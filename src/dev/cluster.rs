@@ -185,6 +185,9 @@ impl Cluster {
             replset::add_shard(&client, set).await?;
             progress!("shard {} is {}", set.name, set.connection_string());
         }
+        for running in &self.routers {
+            running.router.catalog.confirm().await.map_err(|e| e.to_string())?;
+        }
         Ok(())
     }
 

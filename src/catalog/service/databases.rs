@@ -25,7 +25,11 @@ impl Catalog {
     /// exists on another shard than the `primary` asked for.
     pub async fn create_database(&self, db: &str, primary: Option<&ShardId>) -> Result<ShardId> {
         check_database_name(db)?;
-        let snapshot = self.snapshot();
+        if let Ok(Some(found)) = existing(&self.snapshot(), db, primary) {
+            return Ok(found);
+        }
+        // Another router may have made it or dropped what is in its way, or added the shard it is to go to.
+        let snapshot = self.confirm().await?;
         if let Some(found) = existing(&snapshot, db, primary)? {
             return Ok(found);
         }

@@ -3,6 +3,7 @@
 mod background;
 mod chunks;
 mod collections;
+mod confirm;
 mod databases;
 mod load;
 mod log;
@@ -10,8 +11,8 @@ mod shards;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -39,8 +40,11 @@ pub struct Catalog {
     store: SharedStore,
     shards: Arc<ShardRegistry>,
     current: ArcSwap<Snapshot>,
+    /// Snapshots before the current one that operations may still work on.
+    former: parking_lot::Mutex<Vec<Weak<Snapshot>>>,
     changed: watch::Sender<u64>,
     refreshing: tokio::sync::Mutex<()>,
+    confirming: confirm::Confirming,
     /// `host:port` of this router.
     name: String,
     log_counter: AtomicU64,
@@ -79,8 +83,10 @@ impl Catalog {
             store,
             shards,
             current: ArcSwap::from_pointee(Snapshot::default()),
+            former: parking_lot::Mutex::default(),
             changed: watch::Sender::new(0),
             refreshing: tokio::sync::Mutex::new(()),
+            confirming: confirm::Confirming::default(),
             name,
             log_counter: AtomicU64::new(0),
         });
@@ -126,7 +132,9 @@ impl Catalog {
         let mut view = self.store.view(version).await?;
         let next = Arc::new(load::load(&mut *view, old).await?);
         self.shards.sync_hosts(next.shards.values().map(|s| (&*s.id, s.host.as_str())))?;
-        self.current.store(next.clone());
+        let former = self.current.swap(next.clone());
+        self.former.lock().push(Arc::downgrade(&former));
+        drop(former);
         self.changed.send_replace(next.version);
         tracing::debug!(version = next.version, "catalog snapshot loaded");
         Ok(next)

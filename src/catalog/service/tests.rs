@@ -100,6 +100,40 @@ async fn logged(catalog: &Catalog, what: &str) -> Vec<RawDocumentBuf> {
 }
 
 #[tokio::test]
+async fn another_routers_changes_are_confirmed_at_once() {
+    let f = fixture(2).await;
+    let (a, b) = (&f.routers[0], &f.routers[1]);
+    for i in 0..20 {
+        let db = format!("db{i}");
+        assert!(b.confirm().await.unwrap().primary(&db).is_none());
+        a.create_database(&db, Some(&"s1".into())).await.unwrap();
+        let looks = (0..10).map(|_| b.confirm());
+        for seen in futures_util::future::join_all(looks).await {
+            assert_eq!(seen.unwrap().primary(&db).map(|s| &**s), Some("s1"));
+        }
+    }
+    // Nobody else can use the file: there is nobody to wait for.
+    a.settle().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_version_is_served_when_nobody_works_on_an_older_one() {
+    let f = fixture(1).await;
+    let catalog = &f.routers[0];
+    let old = catalog.snapshot();
+    assert_eq!(catalog.served(), old.version);
+    catalog.create_database("a", Some(&"s1".into())).await.unwrap();
+    let newer = catalog.snapshot();
+    catalog.create_database("b", Some(&"s1".into())).await.unwrap();
+    assert!(catalog.snapshot().version > newer.version);
+    assert_eq!(catalog.served(), old.version);
+    drop(old);
+    assert_eq!(catalog.served(), newer.version);
+    drop(newer);
+    assert_eq!(catalog.served(), catalog.snapshot().version);
+}
+
+#[tokio::test]
 async fn shards_and_databases() {
     let f = fixture(2).await;
     let (a, b) = (&f.routers[0], &f.routers[1]);

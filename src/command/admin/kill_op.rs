@@ -20,7 +20,9 @@ fn kill_op<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply
         match request.get("op") {
             Some(RawBsonRef::String(text)) => {
                 let (shard, opid) = parse(text)?;
-                ctx.snapshot.shard(shard)?;
+                if ctx.snapshot.shard(shard).is_err() {
+                    ctx.router.catalog.confirm().await?.shard(shard)?;
+                }
                 let msg = OutMsg::from_doc(rawdoc! { "killOp": 1, "op": opid, "$db": "admin" });
                 // As mongos: the answer does not tell whether there was such an operation.
                 if let Err(error) = ctx.send_primary(shard, Retryable::No, &msg).await {

@@ -14,7 +14,7 @@ mod options;
 mod parameters;
 mod pool_stats;
 mod proc;
-mod rw_concern;
+pub mod rw_concern;
 mod server_status;
 mod sessions;
 

@@ -9,9 +9,9 @@ use futures_util::future::BoxFuture;
 use super::reply;
 use crate::bsonx;
 use crate::catalog::Snapshot;
-use crate::catalog::model::collection;
+use crate::catalog::model::{ShardId, collection};
 use crate::catalog::store::CatalogTxn;
-use crate::command::{Access, CommandSpec, Ctx, Reply, Request};
+use crate::command::{Access, CatalogUse, CommandSpec, Ctx, Reply, Request};
 use crate::error::{Code, Error, Result};
 use crate::shard::Retryable;
 use crate::wire::OutMsg;
@@ -19,8 +19,11 @@ use crate::wire::OutMsg;
 pub const COMMANDS: &[CommandSpec] = &[
     CommandSpec::new("getDefaultRWConcern", Access::Cluster, "the default read and write concern", get)
         .admin()
+        .catalog(CatalogUse::Newest)
         .secondary_ok(),
-    CommandSpec::new("setDefaultRWConcern", Access::Cluster, "sets the default read and write concern", set).admin(),
+    CommandSpec::new("setDefaultRWConcern", Access::Cluster, "sets the default read and write concern", set)
+        .admin()
+        .catalog(CatalogUse::Newest),
 ];
 
 /// The `_id` in `config.settings`.
@@ -72,7 +75,6 @@ fn set<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
             ));
         }
         check(ctx, read, write)?;
-        let shards: Vec<_> = ctx.snapshot.shards.keys().cloned().collect();
         let mut command = rawdoc! { "setDefaultRWConcern": 1 };
         for (name, value) in [("defaultReadConcern", read), ("defaultWriteConcern", write)] {
             if let Some(value) = value {
@@ -81,9 +83,8 @@ fn set<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
         }
         command.append(bson::cstr!("writeConcern"), rawdoc! { "w": "majority", "wtimeout": 60_000 });
         command.append(bson::cstr!("$db"), "admin");
-        for (_, outcome) in ctx.broadcast(&shards, Retryable::No, &OutMsg::from_doc(command)).await {
-            outcome?.into_result()?;
-        }
+        let msg = OutMsg::from_doc(command);
+        set_on(ctx, ctx.snapshot.shards.keys().cloned().collect(), &msg).await?;
         let mut stored = match ctx.snapshot.settings.get(SETTING) {
             Some(doc) => Document::try_from(&**doc)?,
             None => doc! { "_id": SETTING },
@@ -99,8 +100,35 @@ fn set<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
             CatalogTxn::new().put(collection::SETTINGS, RawDocumentBuf::try_from(&stored)?).touch(collection::SETTINGS);
         let version = ctx.router.catalog.store().commit(&txn).await?;
         let snapshot = ctx.router.catalog.refresh_to(version).await?;
+        // A shard that was added meanwhile; one that comes later gets what is stored now.
+        let newer = snapshot.shards.keys().filter(|id| !ctx.snapshot.shards.contains_key(*id));
+        set_on(ctx, newer.cloned().collect(), &msg).await?;
         reply(&in_effect(&snapshot)?)
     })
+}
+
+async fn set_on(ctx: &Ctx, shards: Vec<ShardId>, msg: &OutMsg) -> Result<()> {
+    for (_, outcome) in ctx.broadcast(&shards, Retryable::No, msg).await {
+        outcome?.into_result()?;
+    }
+    Ok(())
+}
+
+/// The defaults that were set for the cluster, as the command that sets them on a shard; `None` where none were.
+pub fn for_new_shard(snapshot: &Snapshot) -> Result<Option<Document>> {
+    let Some(stored) = snapshot.settings.get(SETTING) else { return Ok(None) };
+    let stored = Document::try_from(&**stored)?;
+    let mut command = doc! { "setDefaultRWConcern": 1 };
+    for name in ["defaultReadConcern", "defaultWriteConcern"] {
+        if let Some(concern) = stored.get_document(name).ok().filter(|d| !d.is_empty()) {
+            command.insert(name, concern.clone());
+        }
+    }
+    if command.len() == 1 {
+        return Ok(None);
+    }
+    command.insert("writeConcern", doc! { "w": "majority", "wtimeout": 60_000 });
+    Ok(Some(command))
 }
 
 fn check(ctx: &Ctx, read: Option<&RawDocument>, write: Option<&RawDocument>) -> Result<()> {

@@ -8,7 +8,6 @@ use bson::{Bson, Document, RawDocumentBuf, Uuid, doc, rawdoc};
 use futures_util::future::BoxFuture;
 
 use super::forward::check_writable;
-use super::intent::settle;
 use super::job::{self, Driven, Failed, Job, is_transient, pending, undone};
 use crate::catalog::model::{Namespace, ShardId, uuid_bson};
 use crate::catalog::snapshot::CollectionRouting;
@@ -119,7 +118,7 @@ async fn sharded(job: &mut Job, ns: &Namespace, routing: &CollectionRouting) -> 
     router.catalog.drop_collection(ns).await.map_err(pending)?;
     job.refresh();
     router.failpoints.crash_point("ddl.committed");
-    settle(&router).await.map_err(pending)?;
+    router.catalog.settle().await.map_err(pending)?;
     data(job, ns, &args).await
 }
 

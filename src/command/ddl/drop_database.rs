@@ -6,7 +6,6 @@
 use bson::{Document, doc, rawdoc};
 use futures_util::future::BoxFuture;
 
-use super::intent::settle;
 use super::job::{self, Driven, Failed, Job, pending, undone};
 use crate::catalog::model::ShardId;
 use crate::command::{Access, CommandSpec, Ctx, Reply, Request};
@@ -66,7 +65,7 @@ async fn begin(job: &mut Job, db: &str, primary: &ShardId) -> Driven {
     router.views.forget(db);
     job.refresh();
     router.failpoints.crash_point("ddl.committed");
-    settle(&router).await.map_err(pending)?;
+    router.catalog.settle().await.map_err(pending)?;
     data(job, db, &args).await
 }
 

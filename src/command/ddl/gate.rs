@@ -3,7 +3,7 @@
 //! A change that several shards must see together (drop, rename) closes the gate for its names: new requests on them
 //! wait, writes that run are waited for, then the catalog and the shards are changed, then the gate opens and the
 //! waiting requests go on with the new routing. One router only holds back its own clients; what several routers need
-//! against each other is `settle` in [`super::intent`], and the leases of the migration protocol once they exist.
+//! against each other is [`crate::catalog::Catalog::settle`], and the leases of the migration protocol once they exist.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

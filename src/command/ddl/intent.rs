@@ -21,15 +21,13 @@ use crate::router::Router;
 /// The catalog's collection of intents.
 pub const COLLECTION: &str = collection::DDL;
 /// The owner renews its intent this often.
-pub const BEAT: Duration = Duration::from_secs(10);
+pub const BEAT: Duration = Duration::from_secs(5);
+/// How often a change of an intent is tried again that is known not to have been made.
+const TRIES: usize = 3;
 /// How long to wait for a change by somebody who lives.
 const WAIT_LIMIT: Duration = Duration::from_secs(300);
 /// How long to wait for one that waits itself, for a shard that cannot be reached.
 const IDLE_LIMIT: Duration = Duration::from_secs(15);
-/// Other routers serve a new catalog version within a second; this is what a change gives them.
-const SETTLE: Duration = Duration::from_millis(1_200);
-/// A router whose last ping in `config.mongos` is older is taken for gone.
-const ALIVE: i64 = 90_000;
 
 /// An intent this router owns.
 pub struct Intent {
@@ -40,6 +38,27 @@ pub struct Intent {
     doc: Mutex<Document>,
     /// One change of the note at a time.
     changing: tokio::sync::Mutex<()>,
+    _active: Active,
+}
+
+/// One ownership of an intent; tells the recovery task of this process that it is worked on, until dropped.
+struct Active {
+    router: Arc<Router>,
+    owner: ObjectId,
+}
+
+impl Active {
+    fn new(router: &Arc<Router>) -> Self {
+        let owner = ObjectId::new();
+        router.ddl.active.lock().insert(owner);
+        Active { router: router.clone(), owner }
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.router.ddl.active.lock().remove(&self.owner);
+    }
 }
 
 fn database_of(name: &str) -> &str {
@@ -60,7 +79,9 @@ impl Intent {
     ) -> Result<Arc<Intent>> {
         let began = Instant::now();
         let mut pause = Duration::from_millis(5);
-        let docs = notes(router, what, names, args);
+        // Before the intent can be seen: on a busy machine much time may pass between its commit and the work on it.
+        let active = Active::new(router);
+        let docs = notes(router, active.owner, what, names, args);
         let _parked = router.ddl.gate.park(op.id());
         loop {
             op.check()?;
@@ -70,6 +91,9 @@ impl Intent {
                 Err(_) => {}
             }
             if let Some(holder) = find_holder(router, names).await? {
+                if holder.get_object_id("owner").is_ok_and(|owner| owner == active.owner) {
+                    break;
+                }
                 let limit = if holder.get_bool("idle").unwrap_or(false) { IDLE_LIMIT } else { WAIT_LIMIT };
                 if began.elapsed() > limit {
                     return Err(in_the_way(&holder));
@@ -82,7 +106,7 @@ impl Intent {
             pause = (pause * 2).min(Duration::from_millis(250));
         }
         let doc = docs.into_iter().next().unwrap_or_default();
-        Ok(Self::owned(router, doc))
+        Ok(Self::owned(router, doc, active))
     }
 
     /// Takes over the intent of a router that is gone, or that was left idle.
@@ -90,31 +114,29 @@ impl Intent {
     /// # Errors
     /// ConflictingOperationInProgress (117) where its owner lives after all or somebody else was faster.
     pub async fn take_over(router: &Arc<Router>, found: Document) -> Result<Arc<Intent>> {
+        let active = Active::new(router);
         let mut doc = found.clone();
         doc.insert("process", router.identity.process_id);
         doc.insert("router", router.identity.name());
+        doc.insert("owner", active.owner);
         doc.insert("beat", beat_of(&found) + 1);
         doc.insert("idle", false);
         let txn = CatalogTxn::new()
             .check(COLLECTION, unchanged(&found)?, "the intent was renewed by its owner")
             .put(COLLECTION, RawDocumentBuf::try_from(&doc)?);
         router.catalog.store().commit(&txn).await?;
-        Ok(Self::owned(router, doc))
+        Ok(Self::owned(router, doc, active))
     }
 
-    fn owned(router: &Arc<Router>, doc: Document) -> Arc<Intent> {
-        let names: Vec<String> = match doc.get_array("names") {
-            Ok(names) => names.iter().filter_map(|n| n.as_str().map(str::to_owned)).collect(),
-            Err(_) => Vec::new(),
-        };
-        if let Some(lead) = names.first() {
-            router.ddl.active.lock().insert(lead.clone());
-        }
+    fn owned(router: &Arc<Router>, doc: Document, active: Active) -> Arc<Intent> {
+        let names = doc.get_array("names").map_or(&[][..], Vec::as_slice);
+        let names = names.iter().filter_map(|n| n.as_str().map(str::to_owned)).collect();
         let intent = Arc::new(Intent {
             router: router.clone(),
             names,
             doc: Mutex::new(doc),
             changing: tokio::sync::Mutex::new(()),
+            _active: active,
         });
         tokio::spawn(renew(Arc::downgrade(&intent)));
         intent
@@ -157,10 +179,9 @@ impl Intent {
         let mut after = before.clone();
         change(&mut after);
         after.insert("beat", beat_of(&before) + 1);
-        let txn = CatalogTxn::new()
-            .check(COLLECTION, unchanged(&before)?, "the operation was taken over by another router")
-            .put(COLLECTION, RawDocumentBuf::try_from(&after)?);
-        self.router.catalog.store().commit(&txn).await?;
+        let doc = RawDocumentBuf::try_from(&after)?;
+        self.commit(&before, |txn| txn.put(COLLECTION, doc.clone()), |found| found.is_some_and(|f| *f == after))
+            .await?;
         *self.doc.lock() = after;
         Ok(())
     }
@@ -168,14 +189,36 @@ impl Intent {
     /// The change is complete, or nothing of it is left: removes the intent.
     pub async fn finish(&self) -> Result<()> {
         let _one_at_a_time = self.changing.lock().await;
-        let doc = self.doc.lock().clone();
-        let mut txn =
-            CatalogTxn::new().check(COLLECTION, unchanged(&doc)?, "the operation was taken over by another router");
-        for name in &self.names {
-            txn = txn.delete(COLLECTION, name.as_str());
+        let before = self.doc.lock().clone();
+        let remove = |txn| self.names.iter().fold(txn, |txn: CatalogTxn, name| txn.delete(COLLECTION, name.as_str()));
+        self.commit(&before, remove, |found| found.is_none()).await
+    }
+
+    /// Commits a change of the intent that stands as `before`. Where it is refused, or whether it was made is not known,
+    /// the intent as it stands then tells: an attempt that seemed to fail may have been made.
+    async fn commit(
+        &self,
+        before: &Document,
+        write: impl Fn(CatalogTxn) -> CatalogTxn,
+        is_done: impl Fn(Option<&Document>) -> bool,
+    ) -> Result<()> {
+        let taken = "the operation was taken over by another router";
+        let store = self.router.catalog.store();
+        let mut tries = 0;
+        loop {
+            let txn = write(CatalogTxn::new().check(COLLECTION, unchanged(before)?, taken));
+            let Err(error) = store.commit(&txn).await else { return Ok(()) };
+            let mut view = store.view(store.version().await?).await?;
+            let id = before.get("_id").cloned().unwrap_or(Bson::Null);
+            let found = view.get(COLLECTION, &id).await?.map(|doc| Document::try_from(&*doc)).transpose()?;
+            if is_done(found.as_ref()) {
+                return Ok(());
+            }
+            tries += 1;
+            if error.is(Code::ConflictingOperationInProgress) || found.as_ref() != Some(before) || tries == TRIES {
+                return Err(error);
+            }
         }
-        self.router.catalog.store().commit(&txn).await?;
-        Ok(())
     }
 
     /// Something is left to do that cannot be done now; the recovery task of any router takes it up.
@@ -188,30 +231,25 @@ impl Intent {
     }
 }
 
-impl Drop for Intent {
-    fn drop(&mut self) {
-        if let Some(lead) = self.names.first() {
-            self.router.ddl.active.lock().remove(lead);
-        }
-    }
-}
-
 fn beat_of(doc: &Document) -> i64 {
     doc.get_i64("beat").unwrap_or(0)
 }
 
 /// The condition that nobody changed the intent since it was read.
 fn unchanged(doc: &Document) -> Result<CheckKind> {
-    let fields = doc! {
+    let mut fields = doc! {
         "process": doc.get("process").cloned().unwrap_or(Bson::Null),
         "beat": beat_of(doc),
     };
+    if let Ok(owner) = doc.get_object_id("owner") {
+        fields.insert("owner", owner);
+    }
     let id = doc.get("_id").cloned().unwrap_or(Bson::Null);
     Ok(CheckKind::Fields(id, RawDocumentBuf::try_from(&fields)?))
 }
 
 /// One document for each name; the first carries everything.
-fn notes(router: &Router, what: &str, names: &[String], args: Document) -> Vec<Document> {
+fn notes(router: &Router, owner: ObjectId, what: &str, names: &[String], args: Document) -> Vec<Document> {
     let mut args = Some(args);
     let note = |name: &String| {
         let mut note = doc! {
@@ -220,6 +258,7 @@ fn notes(router: &Router, what: &str, names: &[String], args: Document) -> Vec<D
             "op": what,
             "router": router.identity.name(),
             "process": router.identity.process_id,
+            "owner": owner,
         };
         match args.take() {
             Some(args) => {
@@ -300,27 +339,6 @@ async fn renew(intent: std::sync::Weak<Intent>) {
             Err(error) => tracing::warn!(%error, names = ?intent.names, "an intent could not be renewed"),
         }
     }
-}
-
-/// Gives other live routers the time to serve the newest catalog version. Does not wait where there are none.
-pub async fn settle(router: &Router) -> Result<()> {
-    if router.config.catalog.config_db().is_none() {
-        return Ok(());
-    }
-    let (now, own) = (DateTime::now().timestamp_millis(), router.identity.name());
-    let mut others = false;
-    let mut view = router.catalog.store().view(0).await?;
-    view.scan(collection::MONGOS, &Scan::All, &mut |doc| {
-        let ping = crate::bsonx::get(&doc, "ping").and_then(|v| v.as_datetime());
-        let alive = ping.is_some_and(|p| (now - p.timestamp_millis()).abs() < ALIVE);
-        others |= alive && crate::bsonx::str(&doc, "_id") != Some(own.as_str());
-        Ok(())
-    })
-    .await?;
-    if others {
-        tokio::time::sleep(SETTLE).await;
-    }
-    Ok(())
 }
 
 /// Whether an intent was made by this very process.

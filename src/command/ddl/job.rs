@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bson::Document;
+use bson::oid::ObjectId;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
@@ -23,8 +24,8 @@ use crate::wire::OutMsg;
 #[derive(Debug, Default)]
 pub struct Coordinator {
     pub gate: Arc<Gate>,
-    /// The intents that this process works on now, by their first name.
-    pub(super) active: Mutex<HashSet<String>>,
+    /// The ownerships of intents that this process works under now, or is about to write.
+    pub(super) active: Mutex<HashSet<ObjectId>>,
 }
 
 /// How a change failed.

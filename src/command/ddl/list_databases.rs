@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use crate::bsonx;
 use crate::catalog::model::ShardId;
 use crate::command::documents;
-use crate::command::{Access, CommandSpec, Ctx, Reply, Request};
+use crate::command::{Access, CatalogUse, CommandSpec, Ctx, Reply, Request};
 use crate::error::{Code, Error, Result};
 use crate::router::CONFIG_SHARD;
 use crate::scatter::ShardOutcome;
@@ -18,6 +18,7 @@ use crate::wire::OutMsg;
 pub const COMMANDS: &[CommandSpec] =
     &[CommandSpec::new("listDatabases", Access::Read, "the databases of the cluster", list_databases)
         .aliases(&["listdatabases"])
+        .catalog(CatalogUse::Newest)
         .admin()
         .secondary_ok()];
 

@@ -15,9 +15,9 @@ use crate::error::{Code, Result};
 use crate::router::Router;
 
 /// How often the intents are looked at.
-const PERIOD: Duration = Duration::from_secs(5);
+const PERIOD: Duration = Duration::from_secs(2);
 /// An owner that has not renewed its intent for this long is taken for gone.
-const GONE: Duration = BEAT.saturating_mul(4);
+const GONE: Duration = BEAT.saturating_mul(6);
 
 /// Looks at the intents at once and then for as long as the router runs.
 pub fn start(router: &Arc<Router>) {
@@ -64,7 +64,7 @@ async fn look(router: &Arc<Router>, seen: &mut Seen) -> Result<()> {
     let alone = router.config.catalog.config_db().is_none();
     for note in notes {
         let (Ok(id), Ok(process)) = (note.get_str("_id"), note.get_object_id("process")) else { continue };
-        if router.ddl.active.lock().contains(id) {
+        if note.get_object_id("owner").is_ok_and(|owner| router.ddl.active.lock().contains(&owner)) {
             continue;
         }
         let idle = note.get_bool("idle").unwrap_or(false);
@@ -72,7 +72,7 @@ async fn look(router: &Arc<Router>, seen: &mut Seen) -> Result<()> {
         let own = intent::is_own(router, &note);
         // Of an earlier life of this router, whose address is this one's now.
         let earlier = !own && note.get_str("router").is_ok_and(|r| r == router.identity.name());
-        // One of this process that was written a moment ago may not be marked as active yet.
+        // One of this process that nobody works on: its work ended between the scan and here, or it could not be removed.
         let limit = if own { PERIOD / 2 } else { GONE };
         let gone = (alone && !own) || earlier;
         if idle || gone || seen.is_abandoned(id, process, beat, Instant::now(), limit) {

@@ -9,7 +9,6 @@ use futures_util::future::BoxFuture;
 
 use super::drop::{UUID_MISMATCH, drop_by_uuid};
 use super::forward::check_writable;
-use super::intent::settle;
 use super::job::{self, Driven, Job, is_transient, pending, undone};
 use super::shard_view;
 use crate::catalog::model::{Namespace, ShardId};
@@ -193,7 +192,7 @@ async fn over_shards(job: &mut Job, plan: &Plan) -> Driven {
         router.catalog.rename_collection(&plan.from, &plan.to).await.map_err(pending)?;
         job.refresh();
         router.failpoints.crash_point("ddl.committed");
-        settle(&router).await.map_err(pending)?;
+        router.catalog.settle().await.map_err(pending)?;
     }
     for shard in job.all_shards().iter().filter(|s| **s != plan.primary) {
         rename_on(job, plan, shard).await.map_err(pending)?;

@@ -383,7 +383,12 @@ impl Ctx {
     pub async fn check_foreign(&self, request: &Request, foreign: &[Foreign], shard: &ShardId) -> Result<()> {
         for other in foreign {
             let Foreign { ns, stage, written } = other;
-            let home = match self.place(ns) {
+            let place = match self.place(ns) {
+                // Another router may have made it.
+                Place::Nowhere => self.confirmed().await?.place(ns),
+                known => known,
+            };
+            let home = match place {
                 Place::Sharded(_) if *stage == "$out" => {
                     return Err(Error::with_code(28769, format!("{ns} cannot be sharded")));
                 }

@@ -26,7 +26,7 @@ pub mod route;
 pub mod stages;
 pub mod views;
 
-use super::{Access, CommandSpec};
+use super::{Access, CatalogUse, CommandSpec};
 
 pub const COMMANDS: &[CommandSpec] = &[
     CommandSpec::new("find", Access::Read, "finds documents", find::find).secondary_ok(),
@@ -34,6 +34,8 @@ pub const COMMANDS: &[CommandSpec] = &[
     CommandSpec::new("distinct", Access::Read, "gives the values of a field", distinct::distinct).secondary_ok(),
     CommandSpec::new("aggregate", Access::Read, "runs a pipeline of stages", aggregate::aggregate).secondary_ok(),
     CommandSpec::new("explain", Access::Read, "tells how a command would be run", explain::explain).secondary_ok(),
-    CommandSpec::new("getMore", Access::Read, "gives more of a cursor's result", get_more::get_more).secondary_ok(),
+    CommandSpec::new("getMore", Access::Read, "gives more of a cursor's result", get_more::get_more)
+        .secondary_ok()
+        .catalog(CatalogUse::Nothing),
     CommandSpec::new("killCursors", Access::Authenticated, "closes cursors", kill_cursors::kill_cursors).secondary_ok(),
 ];

@@ -23,7 +23,7 @@ use crate::shard::{ReadPreference, Retryable};
 use crate::wire::OutMsg;
 
 /// How long a list of views is believed.
-const FRESH: Duration = Duration::from_secs(1);
+const FRESH: Duration = Duration::from_millis(500);
 
 /// Views may be defined over views this deep.
 const MAX_DEPTH: usize = 20;

@@ -7,7 +7,9 @@ use mongodb::{Client, Database};
 
 use crate::catalog::driver::{self, Target};
 use crate::catalog::model::ShardId;
+use crate::catalog::snapshot::Snapshot;
 use crate::catalog::{NewShard, existing_shard};
+use crate::command::admin::rw_concern;
 use crate::command::{Ctx, Reply, Request};
 use crate::error::{Code, Error, Result};
 use crate::router::CONFIG_SHARD;
@@ -93,8 +95,14 @@ async fn add(ctx: &Ctx, seeds: &Seeds<'_>, name: Option<&str>) -> Result<ShardId
     }
     check_identity(&client, snapshot.cluster_id, seeds).await?;
     let databases = local_databases(&client, seeds).await?;
+    let own = own_write_concern(&client, seeds).await?;
+    check_write_concern(own, &snapshot, seeds)?;
+    set_defaults(&client, &snapshot, seeds).await?;
     let new = NewShard { id: id.clone(), host, databases };
     let id = catalog.add_shard(new).await?;
+    // If they were changed meanwhile, that may have been too early to reach this shard.
+    set_defaults(&client, &catalog.snapshot(), seeds).await?;
+    catalog.settle().await?;
     mark(&client, snapshot.cluster_id, &id).await;
     Ok(id)
 }
@@ -203,6 +211,48 @@ async fn check_identity(client: &Client, cluster_id: bson::oid::ObjectId, seeds:
         )),
         _ => Ok(()),
     }
+}
+
+/// The write concern that is set on the replica set itself as its default.
+async fn own_write_concern(client: &Client, seeds: &Seeds<'_>) -> Result<Option<Document>> {
+    let asked = client.database("admin").run_command(doc! { "getDefaultRWConcern": 1 }).await;
+    let defaults = asked.map_err(|e| driver::error(e, seeds.set))?;
+    Ok(match defaults.get_str("defaultWriteConcernSource") {
+        Ok("global") => defaults.get_document("defaultWriteConcern").cloned().ok(),
+        _ => None,
+    })
+}
+
+/// Refuses a set whose default write concern is not the cluster's: its users rely on it.
+fn check_write_concern(own: Option<Document>, snapshot: &Snapshot, seeds: &Seeds<'_>) -> Result<()> {
+    let Some(own) = own else { return Ok(()) };
+    let set = rw_concern::for_new_shard(snapshot)?;
+    let wanted = set.as_ref().and_then(|c| c.get_document("defaultWriteConcern").ok());
+    let same = |a: &Document, b: &Document| {
+        let field =
+            |d: &Document, name| d.get(name).map(|v| v.as_i32().map_or_else(|| v.to_string(), |n| n.to_string()));
+        field(a, "w") == field(b, "w") && a.get_bool("j").ok() == b.get_bool("j").ok()
+    };
+    match wanted {
+        Some(wanted) if same(wanted, &own) => Ok(()),
+        Some(wanted) => Err(failed(format!(
+            "Cannot add {} as a shard: its default write concern {own} is not the cluster's, {wanted}; make them the \
+             same with setDefaultRWConcern",
+            seeds.text
+        ))),
+        None => Err(failed(format!(
+            "Cannot add {} as a shard: a default write concern is set on it ({own}) but none on the cluster; set the \
+             same on the cluster first, with setDefaultRWConcern",
+            seeds.text
+        ))),
+    }
+}
+
+/// Makes the cluster's default read and write concern the shard's.
+async fn set_defaults(client: &Client, snapshot: &Snapshot, seeds: &Seeds<'_>) -> Result<()> {
+    let Some(command) = rw_concern::for_new_shard(snapshot)? else { return Ok(()) };
+    let done = client.database("admin").run_command(command).await;
+    done.map(|_| ()).map_err(|e| driver::error(e, seeds.set).context("The cluster's default concerns"))
 }
 
 /// Marks the set as this cluster's shard. It is a safeguard only: a failure is logged.

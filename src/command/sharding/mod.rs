@@ -17,7 +17,7 @@ mod strays;
 
 use bson::{RawDocumentBuf, cstr, rawdoc};
 
-use super::{Access, CommandSpec, Ctx, Reply};
+use super::{Access, CatalogUse, CommandSpec, Ctx, Reply};
 use crate::catalog::model::ShardId;
 use crate::error::Result;
 use crate::op::OpContext;
@@ -35,11 +35,13 @@ pub const COMMANDS: &[CommandSpec] = &[
         Box::pin(list_shards::run(c, r))
     })
     .admin()
+    .catalog(CatalogUse::Newest)
     .aliases(&["listshards"]),
     CommandSpec::new("enableSharding", Access::Cluster, "Creates a database, if it is new, on a shard", |c, r| {
         Box::pin(enable_sharding::run(c, r))
     })
     .admin()
+    .catalog(CatalogUse::Newest)
     .aliases(&["enablesharding"]),
     CommandSpec::new("shardCollection", Access::Cluster, "Distributes a collection by a shard key", |c, r| {
         Box::pin(shard_collection::run(c, r))
@@ -67,11 +69,13 @@ pub const COMMANDS: &[CommandSpec] = &[
     CommandSpec::new("getShardMap", Access::Cluster, "Shows the shards' and members' addresses", |c, r| {
         Box::pin(router_config::shard_map(c, r))
     })
-    .admin(),
+    .admin()
+    .catalog(CatalogUse::Newest),
     CommandSpec::new("balancerStatus", Access::Cluster, "Shows whether the balancer runs", |c, r| {
         Box::pin(balancer::status(c, r))
     })
-    .admin(),
+    .admin()
+    .catalog(CatalogUse::Newest),
     CommandSpec::new("balancerStop", Access::Cluster, "Stops the balancer", |c, r| Box::pin(balancer::stop(c, r)))
         .admin(),
     CommandSpec::new("balancerStart", Access::Cluster, "Starts the balancer", |c, r| Box::pin(balancer::start(c, r)))
@@ -112,7 +116,7 @@ fn majority() -> RawDocumentBuf {
 }
 
 /// Work that does not go through the shard layer, ended by the operation's deadline or cancellation.
-async fn bounded<T>(ctx: &Ctx, work: impl Future<Output = Result<T>>) -> Result<T> {
+pub async fn bounded<T>(ctx: &Ctx, work: impl Future<Output = Result<T>>) -> Result<T> {
     let deadline = async {
         match ctx.op.remaining() {
             Some(left) => tokio::time::sleep(left).await,

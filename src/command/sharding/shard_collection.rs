@@ -189,7 +189,11 @@ async fn shard(ctx: &Ctx, args: &Arguments) -> Result<()> {
         primary: primary.clone(),
         chunks,
     };
-    if several { distribute(ctx, &new).await } else { catalog.shard_collection(&new).await }
+    if several {
+        return distribute(ctx, &new).await;
+    }
+    catalog.shard_collection(&new).await?;
+    catalog.settle().await
 }
 
 /// Cuts the key space of an empty collection. Documents written meanwhile by the old routing would lie on the wrong
@@ -206,7 +210,7 @@ async fn distribute(ctx: &Ctx, new: &NewCollection) -> Result<()> {
     }
     router.catalog.shard_collection(new).await?;
     drop(closed);
-    ddl::intent::settle(router).await?;
+    router.catalog.settle().await?;
     let snapshot = router.catalog.snapshot();
     match snapshot.collection(new.ns.as_str()) {
         Some(routing) => strays::collect(ctx, &new.primary, routing).await,
