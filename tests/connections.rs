@@ -264,3 +264,37 @@ async fn load_balancers_have_a_port_of_their_own() {
     assert!(!direct.run(doc! { "hello": 1 }).await.contains_key("serviceId"));
     running.stop().await;
 }
+
+/// A client behind a load balancer cannot come back to this router: its cursors end with the connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cursors_end_with_a_load_balanced_connection() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(&dir, |config| {
+        config.parameters.set("loadBalancerPort", &Bson::Int32(i32::from(free.port()))).unwrap();
+    })
+    .await;
+    let open = async |mut client: Client| {
+        client.send(Flags::NONE, doc! { "find": "version", "batchSize": 0, "$db": "config" }).await;
+        let reply = client.receive().await.unwrap().0;
+        assert_ne!(reply.get_document("cursor").unwrap().get_i64("id").unwrap(), 0, "{reply}");
+        client
+    };
+    let direct = open(Client::connect(&running).await).await;
+    let mut stream = TcpStream::connect(free).await.unwrap();
+    stream.write_all(b"PROXY UNKNOWN\r\n").await.unwrap();
+    let mut balanced = Client { stream, reader: FrameReader::new() };
+    balanced.run(doc! { "hello": 1, "loadBalanced": true }).await;
+    let balanced = open(balanced).await;
+    let count = || running.router.cursors.stats().open;
+    assert_eq!(count(), 2);
+    drop((balanced, direct));
+    for _ in 0..500 {
+        if running.router.connections.is_empty() && count() == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!((running.router.connections.len(), count()), (0, 1), "the other one may be asked for on any connection");
+    running.stop().await;
+}

@@ -17,12 +17,13 @@ QUIET = subprocess.DEVNULL
 class Bare:
     """Shards shard0, shard1, … and a router, with an embedded catalog or one on a replica set."""
 
-    def __init__(self, shards=2, catalog="embedded", routers=1, port=None):
+    def __init__(self, shards=2, catalog="embedded", routers=1, port=None, pool=None):
+        """`pool`: what the routers' configuration says under `mosaic.shards`."""
         from cluster import free_base
 
         self.dir = Path(tempfile.mkdtemp(prefix="mosaic-bare-"))
         self.base = port or free_base()
-        self.catalog = catalog
+        self.catalog, self.pool = catalog, pool or {}
         self.names = [f"shard{i}" for i in range(shards)] + (["cfg"] if catalog == "replicaset" else [])
         self.set_ports = {name: self.base + routers + i for i, name in enumerate(self.names)}
         self.mongods, self.routers, self._clients = {}, [None] * routers, []
@@ -54,7 +55,7 @@ class Bare:
 
     def _start_mongod(self, name, port):
         path = self.dir / name
-        path.mkdir()
+        path.mkdir(exist_ok=True)
         command = [MONGOD, "--port", str(port), "--bind_ip", "127.0.0.1", "--dbpath", str(path), "--replSet", name]
         command += ["--nounixsocket", "--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "64", "--logpath", f"{path}/log"]
         command += ["--setParameter", "enableTestCommands=1", "--setParameter", "diagnosticDataCollectionEnabled=false"]
@@ -65,15 +66,24 @@ class Bare:
             c.admin.command("replSetInitiate", {"_id": name, "members": [{"_id": 0, "host": f"127.0.0.1:{port}"}]})
             eventually(lambda: c.admin.command("hello")["isWritablePrimary"], every=0.02, what=f"the election of {name}")
 
+    def kill_mongod(self, name):
+        self.mongods[name].kill()
+        self.mongods[name].wait(30)
+
+    def restart_mongod(self, name):
+        self._start_mongod(name, self.set_ports[name])
+        with pymongo.MongoClient("127.0.0.1", self.set_ports[name], directConnection=True) as c:
+            eventually(lambda: c.admin.command("hello")["isWritablePrimary"], every=0.02, what=f"the return of {name}")
+
     # -- routers
 
     def start_router(self, index=0):
         port, config = self.base + index, self.dir / f"router{index}.yaml"
-        where = (
-            {"mosaic": {"catalogPath": str(self.dir / "catalog.redb")}}
-            if self.catalog == "embedded"
-            else {"sharding": {"configDB": f"cfg/127.0.0.1:{self.set_ports['cfg']}"}}
-        )
+        own = {"shards": self.pool} if self.pool else {}
+        if self.catalog == "embedded":
+            where = {"mosaic": {"catalogPath": str(self.dir / "catalog.redb"), **own}}
+        else:
+            where = {"sharding": {"configDB": f"cfg/127.0.0.1:{self.set_ports['cfg']}"}, **({"mosaic": own} if own else {})}
         config.write_text(
             json.dumps(
                 {

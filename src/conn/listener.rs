@@ -203,6 +203,11 @@ impl Drop for Open {
         if self.state.streams_hello.load(Ordering::Relaxed) {
             stats.exhaust_hello.fetch_sub(1, Ordering::Relaxed);
         }
+        if self.state.balanced {
+            // As mongos does: the next connection of that client may lead to another router.
+            let id = self.state.info.connection_id;
+            self.router.cursors.kill_where(|cursor| cursor.connection == Some(id));
+        }
         if !self.quiet {
             let count = self.router.connections.len().saturating_sub(1);
             let info = &self.state.info;

@@ -21,6 +21,8 @@ pub struct NewCursor {
     pub ns: Arc<str>,
     /// The session it was opened in; getMore must come in the same one.
     pub session: Option<SessionId>,
+    /// The connection it ends with: that of a client behind a load balancer, which cannot come back to this router.
+    pub connection: Option<i64>,
     /// Not closed for being idle.
     pub no_timeout: bool,
     /// getMore waits for data, and `maxTimeMS` says how long.

@@ -13,6 +13,7 @@ fn facts(session: Option<SessionId>) -> NewCursor {
     NewCursor {
         ns: "d.c".into(),
         session,
+        connection: None,
         no_timeout: false,
         await_data: false,
         snapshot_version: 5,

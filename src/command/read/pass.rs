@@ -54,6 +54,7 @@ impl Ctx {
         NewCursor {
             ns,
             session: request.session(),
+            connection: self.conn.balanced.then_some(self.conn.info.connection_id),
             no_timeout: options.no_timeout,
             await_data: options.await_data,
             snapshot_version: self.snapshot.version,
