@@ -267,6 +267,53 @@ class Crashes(unittest.TestCase):
             self.assertEqual(problems(cluster, "crash"), [])
 
 
+class SlowCatalog(unittest.TestCase):
+    """The catalog's replica set answers late, or its answers are lost: nobody else may take the change for abandoned."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Bare(shards=2, catalog="replicaset")
+        cls.cluster.__enter__()
+        cls.addClassCleanup(cls.cluster.__exit__)
+        cls.client, cls.catalog = cls.cluster.client(serverSelectionTimeoutMS=20000), cls.cluster.shard_client("cfg").admin
+
+    def setUp(self):
+        self.db = self.client[self._testMethodName]
+        self.client.admin.command("shardCollection", f"{self.db.name}.h", key={"k": "hashed"})
+        self.db.h.insert_many([{"_id": i, "k": i} for i in range(20)])
+        self.addCleanup(self.catalog.command, "configureFailPoint", "failCommand", mode="off")
+
+    def fail(self, times, command, **data):
+        data = {"failCommands": [command], "appName": "mosaic", **data}
+        self.catalog.command("configureFailPoint", "failCommand", mode={"times": times}, data=data)
+
+    def assertSound(self):
+        wait_quiet(self.cluster)
+        self.assertEqual(problems(self.cluster, self.db.name), [])
+        self.assertNotIn("taking up an unfinished change", self.cluster.log())
+
+    def test_a_router_that_is_slow_to_see_its_own_intent(self):
+        self.fail(1, "find", namespace="mosaic.mosaic.changes", blockConnection=True, blockTimeMS=6000)
+        self.db.h.create_index("x")
+        self.assertIn("x_1", self.db.h.index_information())
+        self.assertSound()
+
+    def test_commits_whose_outcome_is_lost(self):
+        changes = [
+            lambda: self.db.h.create_index("x"),
+            lambda: self.db.h.drop_index("x_1"),
+            lambda: self.db.command("collMod", "h", validator={"k": {"$gte": 0}}),
+            lambda: self.db.h.rename("g"),
+            lambda: self.db.g.drop(),
+        ]
+        for change in changes:
+            self.fail(3, "commitTransaction", closeConnection=True)
+            change()
+            self.fail(2, "commitTransaction", writeConcernError={"code": 91, "errmsg": "shutting down"})
+            self.assertSound()
+        self.assertEqual(self.db.list_collection_names(), [])
+
+
 class Survivors(unittest.TestCase):
     """A router dies; another one finishes what it began."""
 

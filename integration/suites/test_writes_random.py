@@ -202,7 +202,10 @@ class Differential(PairCase):
             query["p.q"] = rng.randrange(20)
         if rng.random() < 0.3:
             query = {**gen.one(pair.plain)}
-            query.setdefault("_id", query.get("u") if isinstance(query.get("u"), int) else new)
+            # What is inserted takes `u` from the query, and no two documents may have the same.
+            u = query.get("u", query.get("$and", [{}])[0].get("u"))
+            u = u["$in"][0] if isinstance(u, dict) else u
+            query.setdefault("_id", new if u is None else u)
         change = rng.choice([gen.plain_change(), {"$set": {"v": 1}, "$setOnInsert": {"u": new}}, {"$setOnInsert": {"k": 3, "u": new}}])
         if rng.random() < 0.3:
             doc = {**gen.replacement(), "u": new}

@@ -17,7 +17,7 @@ use crate::router::Router;
 /// How often the intents are looked at.
 const PERIOD: Duration = Duration::from_secs(2);
 /// An owner that has not renewed its intent for this long is taken for gone.
-const GONE: Duration = BEAT.saturating_mul(6);
+const GONE: Duration = BEAT.saturating_mul(8);
 
 /// Looks at the intents at once and then for as long as the router runs.
 pub fn start(router: &Arc<Router>) {
