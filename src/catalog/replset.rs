@@ -33,8 +33,10 @@ const POLL: Duration = Duration::from_millis(250);
 const STREAM_WAIT: Duration = Duration::from_secs(5);
 /// Between two attempts to open the change stream.
 const STREAM_PAUSE: Duration = Duration::from_secs(1);
-/// How long the primary may take to tell the newest version.
-const NEWEST_TIME: Duration = Duration::from_secs(10);
+/// How long one look at the version may take.
+const LOOK_TIME: Duration = Duration::from_secs(3);
+/// How long the primary may take to tell the version: a connection to a server that stalls is not waited for forever.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long a commit that loses against others, or whose outcome is unknown, is tried again.
 const COMMIT_TIME: Duration = Duration::from_secs(30);
 /// How long a view waits for a version that was committed already.
@@ -166,14 +168,16 @@ async fn initialise(db: &Database) -> Result<()> {
     Ok(())
 }
 
+fn no_answer() -> Error {
+    let text = "The catalog's replica set does not answer".to_owned();
+    Error::new(Code::FailedToSatisfyReadPreference, text).from_shard("config").retry(Retry::Safe)
+}
+
 async fn read_version(db: &Database, concern: ReadConcern) -> Result<u64> {
-    let found = db
-        .collection::<Document>(collection::CATALOG)
-        .find_one(doc! { "_id": "version" })
-        .read_concern(concern)
-        .max_time(SELECTION_TIME)
-        .await
-        .map_err(store_error)?;
+    let catalog = db.collection::<Document>(collection::CATALOG);
+    let find = catalog.find_one(doc! { "_id": "version" }).read_concern(concern).max_time(SELECTION_TIME);
+    let found = tokio::time::timeout(SELECTION_TIME + ANSWER_TIME, find).await;
+    let found = found.map_err(|_| no_answer())?.map_err(store_error)?;
     match found.and_then(|d| d.get_i64("version").ok()) {
         Some(version) => Ok(version as u64),
         None => Err(Error::new(
@@ -198,15 +202,17 @@ async fn listen(db: Database, version: watch::Sender<u64>) {
         let failed = match stream {
             Err(error) => Some(error),
             Ok(mut stream) => loop {
-                match stream.next().await {
-                    Some(Ok(event)) => {
+                // A server that stalls is left to the poll and to another stream.
+                match tokio::time::timeout(STREAM_WAIT + ANSWER_TIME, stream.next_if_any()).await {
+                    Ok(Ok(Some(event))) => {
                         let fields = event.update_description.map(|change| change.updated_fields);
                         if let Some(newer) = fields.and_then(|fields| fields.get_i64("version").ok()) {
                             advance(&version, newer as u64);
                         }
                     }
-                    Some(Err(error)) => break Some(error),
-                    None => break None,
+                    Ok(Ok(None)) if stream.is_alive() => {}
+                    Ok(Err(error)) => break Some(error),
+                    Ok(Ok(None)) | Err(_) => break None,
                 }
             },
         };
@@ -220,7 +226,8 @@ async fn poll(db: Database, version: watch::Sender<u64>) {
     let mut away = false;
     loop {
         tokio::time::sleep(POLL).await;
-        match read_version(&db, ReadConcern::majority()).await {
+        let looked = tokio::time::timeout(LOOK_TIME, read_version(&db, ReadConcern::majority())).await;
+        match looked.unwrap_or_else(|_| Err(no_answer())) {
             Ok(v) => {
                 if std::mem::take(&mut away) {
                     tracing::info!("the catalog's replica set is back");
@@ -272,11 +279,15 @@ impl Store for ReplsetStore {
     }
 
     async fn newest(&self) -> Result<u64> {
-        let asked = tokio::time::timeout(NEWEST_TIME, read_version(&self.db, ReadConcern::majority())).await;
-        let version = asked.map_err(|_| {
-            let text = "The catalog's replica set does not answer".to_owned();
-            Error::new(Code::FailedToSatisfyReadPreference, text).from_shard("config").retry(Retry::Safe)
-        })??;
+        let began = Instant::now();
+        let version = loop {
+            // Asked again rather than waited for: a stalled primary's successor answers the next time.
+            match tokio::time::timeout(LOOK_TIME, read_version(&self.db, ReadConcern::majority())).await {
+                Ok(answer) => break answer?,
+                Err(_) if began.elapsed() < ANSWER_TIME => {}
+                Err(_) => return Err(no_answer()),
+            }
+        };
         advance(&self.version, version);
         Ok(version)
     }

@@ -13,6 +13,8 @@ use crate::catalog::model::collection;
 const PING: Duration = Duration::from_secs(30);
 /// The least time between two notes in `config.mongos` while the catalog changes all the time.
 const NOTE_PAUSE: Duration = Duration::from_millis(10);
+/// Before another attempt at a note that could not be written.
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// Between two looks whether operations on a former snapshot have ended.
 const MAX_NOTE_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause between attempts to load a changed catalog.
@@ -63,14 +65,19 @@ async fn ping(catalog: Weak<Catalog>) {
         doc.append(cstr!("ping"), DateTime::now());
         doc.append(cstr!("up"), started.elapsed().as_secs() as i64);
         doc.append(cstr!("waiting"), true);
-        if let Err(error) = catalog.store.note(collection::MONGOS, doc).await {
-            tracing::warn!(%error, "the ping in config.mongos failed");
-        }
+        let told = match catalog.store.note(collection::MONGOS, doc).await {
+            Ok(()) => version,
+            Err(error) => {
+                tracing::warn!(%error, "the ping in config.mongos failed");
+                tokio::time::sleep(FAILED_PAUSE).await;
+                0
+            }
+        };
         drop(catalog);
         // Nobody waits for the only router to have seen a change.
         let news = async {
             match shared {
-                true => until_newer(&weak, &mut changed, version).await,
+                true => until_newer(&weak, &mut changed, told).await,
                 false => std::future::pending().await,
             }
         };

@@ -81,25 +81,29 @@ impl Catalog {
 
     /// Waits until every other router that lives serves this router's version of the catalog, and no operation there
     /// works on an older one: until it says so in `config.mongos`, but no longer than a router needs to learn of it.
-    pub async fn settle(&self) -> Result<()> {
+    pub async fn settle(&self) {
         if !self.is_shared() {
-            return Ok(());
+            return;
         }
         let (began, version) = (Instant::now(), self.snapshot().version);
         let mut pause = Duration::from_millis(5);
-        while self.someone_is_behind(version).await? {
+        loop {
+            match tokio::time::timeout(SETTLE, self.someone_is_behind(version)).await {
+                Ok(Ok(false)) => return,
+                Ok(Ok(true)) | Err(_) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "what other routers serve cannot be read"),
+            }
             let left = SETTLE.saturating_sub(began.elapsed());
             if left.is_zero() {
                 tracing::info!(
                     version,
                     "not every router has told that it serves the newest catalog; not waiting longer"
                 );
-                return Ok(());
+                return;
             }
             tokio::time::sleep(pause.min(left)).await;
             pause = (pause * 2).min(Duration::from_millis(50));
         }
-        Ok(())
     }
 
     async fn someone_is_behind(&self, version: u64) -> Result<bool> {

@@ -102,7 +102,7 @@ async fn add(ctx: &Ctx, seeds: &Seeds<'_>, name: Option<&str>) -> Result<ShardId
     let id = catalog.add_shard(new).await?;
     // If they were changed meanwhile, that may have been too early to reach this shard.
     set_defaults(&client, &catalog.snapshot(), seeds).await?;
-    catalog.settle().await?;
+    catalog.settle().await;
     mark(&client, snapshot.cluster_id, &id).await;
     Ok(id)
 }

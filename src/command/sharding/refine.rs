@@ -90,7 +90,7 @@ async fn refine(ctx: &Ctx, args: &Document) -> Result<()> {
     let start = rawdoc! { "oldKey": old, "newKey": new, "oldEpoch": routing.epoch };
     catalog.log_change("refineCollectionShardKey.start", ns.as_str(), start).await;
     catalog.refine_key(&ns, &key, routing.uuid).await?;
-    catalog.settle().await?;
+    catalog.settle().await;
     catalog.log_change("refineCollectionShardKey.end", ns.as_str(), rawdoc! {}).await;
     Ok(())
 }
