@@ -46,6 +46,8 @@ pub struct OpRecord {
     why: parking_lot::Mutex<Option<Cancelled>>,
     /// The largest `operationTime` among the shards' replies, packed (see `router::clock`).
     pub operation_time: AtomicU64,
+    /// The cluster time that its reads on shards wait for, packed; 0 for none.
+    pub awaited: AtomicU64,
 }
 
 impl OpRecord {
@@ -79,6 +81,7 @@ impl OpContext {
                 cancel: CancellationToken::new(),
                 why: parking_lot::Mutex::new(None),
                 operation_time: AtomicU64::new(0),
+                awaited: AtomicU64::new(0),
             }),
             deadline: None,
         }
@@ -160,6 +163,7 @@ impl OpRegistry {
             cancel: CancellationToken::new(),
             why: parking_lot::Mutex::new(None),
             operation_time: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
         });
         self.running.insert(id, record.clone());
         let guard = OpGuard { registry: self.clone(), id };

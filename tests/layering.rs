@@ -48,10 +48,7 @@ const IMPURE: &[&str] = &[
 const NOT_ABOVE: &[(&str, &[&str])] = &[
     (
         "config",
-        &[
-            "router", "command", "conn", "catalog", "shard", "scatter", "target", "merge", "cursor", "dev", "serve",
-            "wire",
-        ],
+        &["router", "command", "conn", "catalog", "shard", "scatter", "target", "merge", "cursor", "dev", "serve"],
     ),
     ("op", &["command", "conn", "catalog", "shard", "scatter", "router", "dev", "serve"]),
     ("shard", &["command", "conn", "scatter", "target", "merge", "cursor", "dev", "serve", "txn", "session"]),

@@ -1,16 +1,19 @@
 //! From a decoded message to a reply.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bson::{RawDocument, RawDocumentBuf, cstr};
 
 use super::failpoint::Action;
 use super::{Ctx, Generic, Reply, Request, table};
+use crate::bsonx;
 use crate::conn::ConnState;
 use crate::error::{Code, Error, Result};
 use crate::op::{OpContext, OpGuard};
 use crate::router::Router;
+use crate::scatter::named_time;
 use crate::wire::Message;
 
 /// A command that was found, scanned and registered, but does not run yet. The connection keeps its
@@ -61,6 +64,11 @@ fn try_prepare(router: &Arc<Router>, conn: &Arc<ConnState>, message: Message) ->
     }
     let deadline = generic.max_time_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
     let (op, guard) = router.ops.start(conn.info.clone(), spec.name, message.body.clone(), deadline);
+    if generic.has_read_concern
+        && let Some(concern) = bsonx::doc(message.document(), "readConcern")
+    {
+        op.record.awaited.store(named_time(concern), Ordering::Relaxed);
+    }
     let request = Request { message, spec, generic };
     let ctx = Ctx { router: router.clone(), conn: conn.clone(), op, snapshot: super::certain::snapshot(router, spec) };
     Ok(Prepared { ctx, request, _guard: guard })

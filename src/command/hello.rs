@@ -8,6 +8,7 @@ use bson::oid::ObjectId;
 use bson::raw::RawBsonRef;
 use bson::{DateTime, RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
 
 use super::{Access, CatalogUse, CommandSpec, Ctx, Reply, Request};
 use crate::bsonx;
@@ -42,8 +43,7 @@ fn is_master<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Rep
 
 async fn answer(ctx: &Ctx, request: &Request, primary: &bson::raw::CStr) -> Result<Reply> {
     let args = Arguments::parse(request)?;
-    let offered: Vec<&str> = ctx.router.config.net.compressors.iter().map(|c| c.as_str()).collect();
-    let compression = negotiate(&args.compression, &offered);
+    let compression = negotiate(&args.compression, &ctx.router.config.net.compressors);
     check_balanced(ctx, args.balanced)?;
     greet(ctx, args.client)?;
     let streams = request.message.flags.has(Flags::EXHAUST_ALLOWED);
@@ -211,16 +211,14 @@ fn check_balanced(ctx: &Ctx, wanted: bool) -> Result<()> {
 }
 
 /// The client's list without what is not offered, in the client's order; `None` where nothing is left.
-fn negotiate(wanted: &[&str], offered: &[&str]) -> Option<RawArrayBuf> {
-    let mut names = RawArrayBuf::new();
-    let mut any = false;
-    for (i, name) in wanted.iter().enumerate() {
-        if offered.contains(name) && Compressor::by_name(name).is_some() && !wanted[..i].contains(name) {
-            names.push(*name);
-            any = true;
+fn negotiate(wanted: &[&str], offered: &[Compressor]) -> Option<RawArrayBuf> {
+    let mut agreed = SmallVec::<[Compressor; 4]>::new();
+    for name in wanted {
+        if let Some(compressor) = Compressor::by_name(name).filter(|c| offered.contains(c) && !agreed.contains(c)) {
+            agreed.push(compressor);
         }
     }
-    any.then_some(names)
+    (!agreed.is_empty()).then(|| RawArrayBuf::from_iter(agreed.iter().map(|c| c.name())))
 }
 
 /// Keeps the client's description of itself, which only the first hello of a connection may bring.
@@ -346,4 +344,23 @@ fn refuse_when_stopping(topology: &Topology) -> Result<()> {
     };
     let error = Error::new(Code::ShutdownInProgress, "The router is about to shut down; use another one");
     Err(error.from_router().with_extra(extra))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn compressors_are_agreed_on_once_each() {
+        let mut wanted = vec!["zlib", "noop", "zlib", "snappy", "x"];
+        let agreed = |wanted: &[&str]| negotiate(wanted, &[Compressor::Zlib, Compressor::Snappy]);
+        assert_eq!(agreed(&wanted), Some(RawArrayBuf::from_iter(["zlib", "snappy"])));
+        assert_eq!(agreed(&["zstd", "noop"]), None);
+        let started = std::time::Instant::now();
+        wanted.resize(1_000_000, "zstd");
+        wanted.resize(2_000_000, "zlib");
+        assert!(agreed(&wanted).is_some());
+        assert!(started.elapsed().as_secs() < 5);
+    }
 }

@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use bson::doc;
 use clap::Parser;
 
-use super::super::Compressor;
 use super::super::cli::{Cli, Command};
 use super::*;
+use crate::wire::Compressor;
 
 const CATALOG: &str = "sharding: {configDB: 'cfg/a:1'}\n";
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use bson::Document;
 
+pub use crate::wire::Compressor;
+
 pub mod cli;
 pub mod file;
 pub mod keyfile;
@@ -45,23 +47,6 @@ pub struct Net {
     pub compressors: Vec<Compressor>,
     /// The name other routers and `config.mongos` know this one by; `None` = the machine's host name.
     pub advertised_host: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compressor {
-    Snappy,
-    Zstd,
-    Zlib,
-}
-
-impl Compressor {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Compressor::Snappy => "snappy",
-            Compressor::Zstd => "zstd",
-            Compressor::Zlib => "zlib",
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -118,7 +103,7 @@ impl Default for Net {
             bind_ips: vec!["127.0.0.1".to_owned()],
             ipv6: false,
             max_incoming_connections: 65_536,
-            compressors: vec![Compressor::Snappy, Compressor::Zstd, Compressor::Zlib],
+            compressors: Compressor::OFFERED.to_vec(),
             advertised_host: None,
         }
     }

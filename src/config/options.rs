@@ -216,8 +216,7 @@ fn compressors(text: &str) -> Result<Vec<Compressor>, String> {
     }
     let mut list = Vec::new();
     for name in text.split(',').map(str::trim) {
-        let found = [Compressor::Snappy, Compressor::Zstd, Compressor::Zlib].into_iter().find(|c| c.as_str() == name);
-        let compressor = found
+        let compressor = Compressor::by_name(name)
             .ok_or_else(|| format!("names out of snappy, zstd, zlib with commas between, or disabled; not '{name}'"))?;
         if !list.contains(&compressor) {
             list.push(compressor);

@@ -37,6 +37,9 @@ pub(super) trait Service {
     fn begin(&self, message: Message) -> Result<(OpContext, impl Future<Output = Outcome> + Send), Box<Reply>>;
 
     fn network(&self) -> &NetworkStats;
+
+    /// The compressors that requests may come in.
+    fn accepted(&self) -> wire::Accepted;
 }
 
 /// The real thing: [`crate::command`].
@@ -53,6 +56,10 @@ impl Service for Dispatcher {
 
     fn network(&self) -> &NetworkStats {
         &self.router.stats.network
+    }
+
+    fn accepted(&self) -> wire::Accepted {
+        wire::Accepted::only(&self.router.config.net.compressors)
     }
 }
 
@@ -80,7 +87,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
         while let Some(frame) = self.next_frame().await? {
             state.busy.store(true, Ordering::Relaxed);
             let physical = frame.len();
-            match wire::decode(frame) {
+            match wire::decode_accepting(frame, service.accepted()) {
                 Ok(message) => {
                     service.network().received(physical, message.logical_len());
                     if self.gone && !message.unacknowledged() {

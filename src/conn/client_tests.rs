@@ -60,6 +60,10 @@ impl Service for Arc<Fake> {
     fn network(&self) -> &NetworkStats {
         &self.network
     }
+
+    fn accepted(&self) -> wire::Accepted {
+        wire::Accepted::ALL
+    }
 }
 
 struct Peer {

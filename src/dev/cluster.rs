@@ -46,6 +46,7 @@ pub async fn run(args: DevArgs, argv: Vec<String>) -> Result<(), Failure> {
     let home = Home::open(args.dir.as_deref())?;
     let layout = home.layout(&args)?;
     check_member_ports(&layout, &router_ports, &home).await?;
+    home.keep(&layout)?;
     let mongod = mongod::find(args.mongod.as_deref())?;
 
     let mut cluster = Cluster { members: Vec::new(), servers: Vec::new(), routers: Vec::new() };

@@ -1,5 +1,6 @@
 //! The directory of a dev cluster: who holds it, which replica sets it has, on which ports.
 
+use std::collections::HashSet;
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -12,6 +13,8 @@ use super::{Failure, progress};
 use crate::config::CatalogConfig;
 use crate::config::cli::{DevArgs, DevCatalog};
 
+/// Of the layout's file.
+const VERSION: u32 = 1;
 const LAYOUT_FILE: &str = "cluster.json";
 const LOCK_FILE: &str = "mosaic-dev.lock";
 const TEMP_PREFIX: &str = "mosaic-dev-";
@@ -97,25 +100,39 @@ impl Home {
         self.path.join(format!("{set}-{index}"))
     }
 
-    /// The layout of an earlier start brought in line with the flags, or a new one; written down.
+    /// The layout of an earlier start brought in line with the flags, or a new one.
     ///
     /// # Errors
     /// The flags contradict what is there; no free ports.
     pub fn layout(&self, args: &DevArgs) -> Result<Layout, Failure> {
         let file = self.path.join(LAYOUT_FILE);
-        let before = match std::fs::read(&file) {
+        let before: Option<Layout> = match std::fs::read(&file) {
             Ok(bytes) => {
                 Some(serde_json::from_slice(&bytes).map_err(|e| format!("{} is damaged: {e}", file.display()))?)
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => return Err(format!("cannot read {}: {e}", file.display())),
         };
-        let layout = plan(before, args, &mut FreePorts::above(args.port))?;
-        let text = serde_json::to_vec_pretty(&layout).map_err(|e| e.to_string())?;
+        if let Some(other) = before.as_ref().map(|layout| layout.version).filter(|v| *v != VERSION) {
+            return Err(format!(
+                "{} is of version {other}, made by another mosaic; this one reads {VERSION}",
+                file.display()
+            ));
+        }
+        plan(before, args, &mut FreePorts::above(args.port))
+    }
+
+    /// Writes the layout down for later starts. To be called when its ports were found free, and before a member is
+    /// started: the members' directories hold their ports from then on.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn keep(&self, layout: &Layout) -> Result<(), Failure> {
+        let file = self.path.join(LAYOUT_FILE);
+        let text = serde_json::to_vec_pretty(layout).map_err(|e| e.to_string())?;
         let new = self.path.join("cluster.json.new");
         let write = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &file));
-        write.map_err(|e| format!("cannot write {}: {e}", file.display()))?;
-        Ok(layout)
+        write.map_err(|e| format!("cannot write {}: {e}", file.display()))
     }
 }
 
@@ -166,22 +183,27 @@ fn remove_left_behind(temp: &Path) {
     }
 }
 
-/// Gives out ports nobody listens on.
+/// Gives out ports nobody listens on and no member of the cluster has.
 pub struct FreePorts {
     next: u16,
+    taken: HashSet<u16>,
 }
 
 impl FreePorts {
     pub fn above(router_port: u16) -> Self {
         // A router at the very top of the range has its members elsewhere.
-        FreePorts { next: router_port.checked_add(FIRST_MEMBER_OFFSET).filter(|p| *p < 65_000).unwrap_or(20_000) }
+        FreePorts {
+            next: router_port.checked_add(FIRST_MEMBER_OFFSET).filter(|p| *p < 65_000).unwrap_or(20_000),
+            taken: HashSet::new(),
+        }
     }
 
     fn take(&mut self) -> Result<u16, Failure> {
         for _ in 0..1_000 {
             let port = self.next;
             self.next = self.next.checked_add(1).unwrap_or(20_000);
-            if is_free(port) {
+            if !self.taken.contains(&port) && is_free(port) {
+                self.taken.insert(port);
                 return Ok(port);
             }
         }
@@ -204,6 +226,8 @@ fn plan(before: Option<Layout>, args: &DevArgs, ports: &mut FreePorts) -> Result
     }
     let mut layout = match before {
         Some(before) => {
+            // Its members are down now, and their ports free to all appearance.
+            ports.taken.extend(before.sets().flat_map(|set| &set.ports));
             let (old, new) = (before.config.is_some(), catalog == DevCatalog::Replicaset);
             if old != new {
                 let kind = if old { "replicaset" } else { "embedded" };
@@ -218,7 +242,7 @@ fn plan(before: Option<Layout>, args: &DevArgs, ports: &mut FreePorts) -> Result
             }
             before
         }
-        None => Layout { version: 1, members: args.members.unwrap_or(1), shards: Vec::new(), config: None },
+        None => Layout { version: VERSION, members: args.members.unwrap_or(1), shards: Vec::new(), config: None },
     };
     let members = layout.members;
     let mut set = |name: String| -> Result<SetLayout, Failure> {
@@ -272,6 +296,8 @@ mod tests {
         let grown = planned(Some(layout.clone()), &["--shards", "3"]).unwrap();
         assert_eq!(grown.shards[..2], layout.shards[..]);
         assert_eq!((grown.shards[2].name.as_str(), grown.shards[2].ports.len()), ("shard2", 2));
+        let ports: Vec<u16> = grown.sets().flat_map(|s| s.ports.clone()).collect();
+        assert_eq!(ports.iter().collect::<HashSet<_>>().len(), ports.len(), "{ports:?}");
         for (flags, says) in [
             (&["--shards", "1"][..], "too few"),
             (&["--members", "3"], "made with --members 2"),
@@ -295,10 +321,21 @@ mod tests {
         let error = Home::open(Some(&path)).unwrap_err();
         assert!(error.contains("in use") && error.contains(&std::process::id().to_string()), "{error}");
         let layout = held.layout(&args(&[])).unwrap();
+        held.keep(&layout).unwrap();
         drop(held);
         assert_eq!(Home::open(Some(&path)).unwrap().layout(&args(&[])).unwrap(), layout);
         std::fs::write(dir.path().join("other"), "x").unwrap();
         assert!(Home::open(Some(dir.path())).unwrap_err().contains("not of mosaic dev"));
+    }
+
+    #[test]
+    fn layouts_of_other_versions_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::open(Some(dir.path())).unwrap();
+        let layout = home.layout(&args(&[])).unwrap();
+        assert!(!dir.path().join(LAYOUT_FILE).exists());
+        home.keep(&Layout { version: 2, ..layout }).unwrap();
+        assert!(home.layout(&args(&[])).unwrap_err().contains("version 2"));
     }
 
     #[test]

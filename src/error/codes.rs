@@ -139,6 +139,7 @@ codes! {
     StaleChunkHistory = 250,
     NoSuchTransaction = 251,
     TransactionCommitted = 256,
+    TooManyDocumentSequences = 233,
     TransactionTooLarge = 257,
     ExceededTimeLimit = 262,
     OperationNotSupportedInTransaction = 263,

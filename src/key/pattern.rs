@@ -4,6 +4,8 @@
 //! replaced by its hash, as chunk bounds are stored. *Encoded*: the order-preserving bytes of the hashed form
 //! ([`super::order`], fields joined), which the routing table is searched with.
 
+use std::collections::HashSet;
+
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use smallvec::{SmallVec, smallvec};
 
@@ -40,12 +42,13 @@ impl ShardKeyPattern {
     pub fn parse(doc: &RawDocument) -> Result<Self> {
         let bad = |message: String| Error::new(Code::BadValue, message);
         let mut fields: Vec<KeyField> = Vec::new();
+        let mut seen = HashSet::new();
         for elem in Elements::new(doc.as_bytes())? {
             let elem = elem?;
             let path = std::str::from_utf8(elem.name)
                 .map_err(|_| bad("A shard key field's name must be valid UTF-8".to_owned()))?;
             check_path(path)?;
-            if fields.iter().any(|f| &*f.path == path) {
+            if !seen.insert(path) {
                 return Err(bad(format!("Shard key {} names the field {path} twice", text::document(doc))));
             }
             let kind = match elem.value()? {

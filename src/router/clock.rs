@@ -20,6 +20,14 @@ pub fn unpack(packed: u64) -> Timestamp {
     Timestamp { time: (packed >> 32) as u32, increment: packed as u32 }
 }
 
+/// The `operationTime` of a shard's reply, packed; 0 where it has none.
+pub fn operation_time(reply: &RawDocument) -> u64 {
+    match bsonx::get(reply, "operationTime") {
+        Some(RawBsonRef::Timestamp(time)) => pack(time),
+        _ => 0,
+    }
+}
+
 /// The newest `$clusterTime` seen, kept as the document it came in (with its signature).
 #[derive(Debug, Default)]
 pub struct ClusterClock {
@@ -28,8 +36,10 @@ pub struct ClusterClock {
 }
 
 impl ClusterClock {
-    /// Learns from a shard's reply; the operation's own `operationTime` becomes the maximum it saw.
-    pub fn observe(&self, op: &OpContext, reply: &RawDocument) {
+    /// Learns from a shard's reply; the operation's own `operationTime` becomes the maximum it saw. Gives the reply's
+    /// `operationTime`, 0 where it has none.
+    pub fn observe(&self, op: &OpContext, reply: &RawDocument) -> u64 {
+        let mut operation_time = 0;
         for element in reply.iter_elements().map_while(Result::ok) {
             match element.key().as_str() {
                 "$clusterTime" => {
@@ -39,12 +49,14 @@ impl ClusterClock {
                 }
                 "operationTime" => {
                     if let Ok(RawBsonRef::Timestamp(ts)) = element.value() {
-                        op.record.operation_time.fetch_max(pack(ts), Ordering::Relaxed);
+                        operation_time = pack(ts);
+                        op.record.operation_time.fetch_max(operation_time, Ordering::Relaxed);
                     }
                 }
                 _ => {}
             }
         }
+        operation_time
     }
 
     fn advance(&self, doc: &RawDocument) {

@@ -3,6 +3,10 @@
 //! Everything a command sends to shards goes through here, so that the cluster time and the operation time
 //! are learned from every reply.
 
+mod note;
+
+pub use note::named_time;
+
 use futures_util::future::join_all;
 
 use crate::bsonx;
@@ -28,8 +32,12 @@ impl Router {
         msg: &OutMsg,
     ) -> Result<ShardReply> {
         let target = self.shards.get(shard)?;
-        let reply = target.run(op, pref, retry, msg).await?;
-        self.clock.observe(op, bsonx::view(&reply.body));
+        let run = target.run(op, pref, retry, msg);
+        let reply = match self.awaited(op, &target) {
+            None => run.await?,
+            Some(time) => Box::pin(self.with_note(&target, time, run)).await?,
+        };
+        target.progress().learn(self.clock.observe(op, bsonx::view(&reply.body)));
         Ok(reply)
     }
 }
@@ -44,7 +52,7 @@ impl Ctx {
     pub async fn send_to_server(&self, shard: &str, server: &ServerId, msg: &OutMsg) -> Result<ShardReply> {
         let target = self.router.shards.get(shard)?;
         let reply = target.run_on(&self.op, server, msg).await?;
-        self.router.clock.observe(&self.op, bsonx::view(&reply.body));
+        target.progress().learn(self.router.clock.observe(&self.op, bsonx::view(&reply.body)));
         Ok(reply)
     }
 

@@ -9,6 +9,7 @@ mod hello;
 mod monitor;
 mod outcome;
 mod pool;
+mod progress;
 mod read_preference;
 mod registry;
 mod run;

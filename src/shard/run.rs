@@ -15,6 +15,7 @@ use super::conn::{Connection, Failure};
 use super::connect::{lost, unreachable_error};
 use super::outcome::{self, Problem, StateChange};
 use super::pool::NoConnection;
+use super::progress::Progress;
 use super::topology::{Member, Topology};
 use super::{ReadPreference, Retryable, ServerId, ShardId, ShardReply};
 
@@ -31,6 +32,7 @@ const GRACE: Duration = Duration::from_millis(100);
 pub struct Shard {
     id: ShardId,
     topology: Arc<Topology>,
+    progress: Progress,
 }
 
 impl Drop for Shard {
@@ -57,11 +59,16 @@ struct Answer {
 
 impl Shard {
     pub(super) fn new(id: ShardId, topology: Arc<Topology>) -> Arc<Self> {
-        Arc::new(Shard { id, topology })
+        Arc::new(Shard { id, topology, progress: Progress::default() })
     }
 
     pub fn id(&self) -> &ShardId {
         &self.id
+    }
+
+    /// How far its operations have come, as its replies say.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     pub(super) fn topology(&self) -> &Arc<Topology> {

@@ -23,7 +23,7 @@ pub(super) fn analyse(cx: &Context<'_>, expression: Value<'_>, depth: usize) -> 
         b"$and" => {
             let mut boxes = everything(cx);
             for part in operands(&elem)? {
-                boxes = product(boxes, analyse(cx, part, depth + 1)?);
+                boxes = product(cx, boxes, analyse(cx, part, depth + 1)?);
             }
             Ok(boxes)
         }

@@ -19,6 +19,10 @@ const MAX_PRODUCT: usize = 1000;
 /// The same for the intervals in all its boxes.
 const MAX_PRODUCT_INTERVALS: usize = 1_000_000;
 
+/// What all products and intersections of one analysis may cost together, in boxes and intervals looked at: about a tenth
+/// of a second.
+const BUDGET: usize = 4_000_000;
+
 /// Why a part of the filter did not narrow anything.
 #[derive(Clone, Copy)]
 pub(super) enum Note {
@@ -41,11 +45,34 @@ pub(super) struct Context<'a> {
     pub key: &'a ShardKeyPattern,
     pub simple_collation: bool,
     notes: Cell<u8>,
+    /// What is left of [`BUDGET`].
+    budget: Cell<usize>,
 }
 
 impl<'a> Context<'a> {
     pub fn new(scope: Scope<'a>, collation: Option<&bson::RawDocument>) -> Self {
-        Context { key: scope.key, simple_collation: scope.compares_bytes(collation), notes: Cell::new(0) }
+        Context {
+            key: scope.key,
+            simple_collation: scope.compares_bytes(collation),
+            notes: Cell::new(0),
+            budget: Cell::new(BUDGET),
+        }
+    }
+
+    /// Takes from what one analysis may cost. False: it is more than is left, and is not to be done.
+    fn spend(&self, cost: usize) -> bool {
+        let left = self.budget.get().checked_sub(cost);
+        left.inspect(|left| self.budget.set(*left)).is_some()
+    }
+
+    /// Values in both sets. Where that would cost too much, one of them: right too, only wider.
+    pub fn intersect(&self, one: Set, other: &Set) -> Set {
+        let (a, b) = (one.intervals().len(), other.intervals().len());
+        match self.spend(a.min(b) + one.intersection_size(other)) {
+            true => one.intersect(other),
+            false if b < a => other.clone(),
+            false => one,
+        }
     }
 
     pub fn note(&self, note: Note) {
@@ -120,8 +147,10 @@ pub(super) fn analyse(cx: &Context<'_>, doc: &[u8], depth: usize) -> Result<Boxe
         }
     }
     let mut boxes = if own.iter().flatten().any(|s| s.is_empty()) { Vec::new() } else { vec![own] };
-    for other in others {
-        boxes = product(boxes, other);
+    // Single boxes first: they make what is multiplied with unions smaller, at no cost.
+    let (single, several): (Vec<_>, Vec<_>) = others.into_iter().partition(|boxes| boxes.len() <= 1);
+    for other in single.into_iter().chain(several) {
+        boxes = product(cx, boxes, other);
     }
     Ok(boxes)
 }
@@ -142,7 +171,7 @@ fn narrow(cx: &Context<'_>, own: &mut KeyBox, elem: &Elem<'_>) -> Result<()> {
         if let Some(set) = predicate::condition(cx, Place { field, rest }, elem)? {
             own[field] = Some(Rc::new(match own[field].take() {
                 None => set,
-                Some(before) => before.intersect(&set),
+                Some(before) => cx.intersect(Rc::unwrap_or_clone(before), &set),
             }));
         }
     }
@@ -162,8 +191,13 @@ pub(super) fn place<'k>(key_path: &'k [u8], name: &[u8]) -> Option<&'k [u8]> {
 }
 
 /// Documents in both unions.
-pub(super) fn product(left: Boxes, right: Boxes) -> Boxes {
-    if left.len() * right.len() > MAX_PRODUCT || product_size(&left, &right) > MAX_PRODUCT_INTERVALS {
+pub(super) fn product(cx: &Context<'_>, left: Boxes, right: Boxes) -> Boxes {
+    let pairs = left.len() * right.len();
+    let affordable = || {
+        let size = product_size(&left, &right);
+        size <= MAX_PRODUCT_INTERVALS && cx.spend(size)
+    };
+    if pairs > MAX_PRODUCT || !cx.spend(pairs * cx.key.fields().len()) || !affordable() {
         // Either one alone is right, only wider: keep the one that says more about the first field.
         let vague = |boxes: &Boxes| (boxes.iter().any(|b| b.first().is_none_or(Option::is_none)), boxes.len());
         return if vague(&left) <= vague(&right) { left } else { right };

@@ -126,7 +126,8 @@ impl Set {
     /// The most intervals that an intersection can have.
     pub fn intersection_size(&self, other: &Set) -> usize {
         let (a, b) = (self.intervals.len(), other.intervals.len());
-        if self.is_points() || other.is_points() { a.min(b).max(1) } else { a + b }
+        // A range holds any number of points.
+        if self.is_points() && other.is_points() { a.min(b).max(1) } else { a + b }
     }
 
     pub fn intervals(&self) -> &[Interval] {

@@ -73,12 +73,17 @@ pub(super) fn is_operators(doc: &[u8]) -> Result<bool> {
 
 fn operators(cx: &Context<'_>, at: Place<'_>, doc: &[u8]) -> Result<Option<Set>> {
     let mut result: Option<Set> = None;
+    let mut regexes = false;
     for elem in Elements::new(doc)? {
         let elem = elem?;
+        // A server takes one; looking for the options of each would cost the square of their number.
+        if elem.name == b"$regex" && std::mem::replace(&mut regexes, true) {
+            continue;
+        }
         if let Some(set) = operator(cx, at, &elem, doc)? {
             result = Some(match result {
                 None => set,
-                Some(before) => before.intersect(&set),
+                Some(before) => cx.intersect(before, &set),
             });
         }
     }
@@ -193,7 +198,7 @@ fn hashed(value: Value<'_>) -> Result<Option<Set>> {
                 points.push(hash_point(Value::Int64(integer))?);
             }
         }
-        Value::Doc(doc) if !hash::is_hash_unique(doc)? => return Ok(None),
+        Value::Doc(doc) | Value::CodeWithScope { scope: doc, .. } if !hash::is_hash_unique(doc)? => return Ok(None),
         _ => {}
     }
     Ok(Some(Set::equality(points)))

@@ -6,7 +6,7 @@
 use std::str::FromStr;
 
 use bson::oid::ObjectId;
-use bson::{Binary, Bson, DateTime, Decimal128, Document, Regex, Timestamp, doc};
+use bson::{Binary, Bson, DateTime, Decimal128, Document, JavaScriptCodeWithScope, Regex, Timestamp, doc};
 use proptest::prelude::*;
 
 /// The shard keys to test with.
@@ -66,6 +66,16 @@ fn scalar() -> impl Strategy<Value = Bson> {
     ]
 }
 
+/// Code whose scope holds numbers that are equal but not of one type.
+fn code() -> impl Strategy<Value = Bson> {
+    let number = prop::sample::select(&["3.5", "1.5", "2"][..]);
+    (number, any::<bool>()).prop_map(|(text, decimal)| {
+        let number = Decimal128::from_str(text).unwrap();
+        let number = if decimal { Bson::Decimal128(number) } else { Bson::Double(text.parse().unwrap()) };
+        Bson::JavaScriptCodeWithScope(JavaScriptCodeWithScope { code: "f".to_owned(), scope: doc! {"s": number} })
+    })
+}
+
 /// Values without arrays, as shard key fields may have them.
 pub fn stored() -> impl Strategy<Value = Bson> {
     prop_oneof![
@@ -73,6 +83,7 @@ pub fn stored() -> impl Strategy<Value = Bson> {
         1 => Just(Bson::Undefined),
         1 => prop::sample::select(REGEXES).prop_map(|(p, o)| regex(p, o)),
         2 => sub_document(),
+        1 => code(),
     ]
 }
 
@@ -103,7 +114,7 @@ pub fn document() -> impl Strategy<Value = Document> {
 
 /// What a comparison may be made with.
 fn operand() -> impl Strategy<Value = Bson> {
-    prop_oneof![8 => scalar(), 1 => sub_document()]
+    prop_oneof![16 => scalar(), 2 => sub_document(), 1 => code()]
 }
 
 /// One operator of `{path: {$op: …}}`.

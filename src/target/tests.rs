@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use bson::{Bson, RawBson, RawDocumentBuf, doc, rawdoc};
+use bson::{Bson, RawBson, RawDocumentBuf, cstr, doc, rawdoc};
 
 use super::{FieldUse, Reason, Route, Scope, full_key_equality, id_equality, key_use, query};
 use crate::catalog::table::{ChunkInfo, RoutingTable};
@@ -380,4 +380,41 @@ fn large_combinations_stay_cheap() {
     let branches: Vec<_> = (0..300).map(|i| doc! {"a": {"$in": list(50)}, "b": i}).collect();
     f.route(doc! {"a": {"$in": list(20_000)}, "b": {"$in": list(20_000)}, "$or": branches.clone()});
     f.route(doc! {"$and": [{"$or": branches.clone()}, {"$or": branches.clone()}, {"$or": branches}]});
+}
+
+#[test]
+fn many_conditions_stay_cheap() {
+    let f = compound();
+    let started = std::time::Instant::now();
+    let branches: Vec<_> = (0..1000).map(|i| doc! {"a": i, "b": i}).collect();
+    let mut all = vec![Bson::from(doc! {"$or": branches})];
+    all.extend((0..200_000).map(|_| Bson::from(doc! {"a": {"$gte": 0}})));
+    f.route(doc! {"$and": all});
+    let list: Vec<_> = (0..50_000).map(Bson::Int32).collect();
+    let mut repeated = rawdoc! {};
+    repeated.append(cstr!("a"), RawDocumentBuf::try_from(&doc! {"$in": list}).unwrap());
+    let one = rawdoc! {"$gte": 0};
+    (0..50_000).for_each(|_| repeated.append(cstr!("a"), one.clone()));
+    query(&repeated, None, f.scope()).unwrap();
+    let mut regexes = rawdoc! {};
+    (0..50_000).for_each(|_| regexes.append(cstr!("$regex"), "^a"));
+    query(&rawdoc! {"a": regexes}, None, f.scope()).unwrap();
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}
+
+#[test]
+fn single_boxes_narrow_before_unions_multiply() {
+    let f = compound();
+    let branches = |n: i32| Bson::from((0..n).map(|i| doc! {"a": i, "b": i}).collect::<Vec<_>>());
+    // The two unions cannot be multiplied; the equality after them still counts.
+    let filter = doc! {"$and": [{"$or": branches(900)}, {"$or": branches(900)}, {"a": 1, "b": 1}]};
+    assert_eq!(f.route(filter).shards.len(), 1);
+}
+
+#[test]
+fn hashed_code_with_scope_is_wide_where_types_hash_differently() {
+    let f = Fixture::new(rawdoc! {"a": "hashed"}, &[rawdoc! {"a": 0_i64}]);
+    let code = |scope| bson::JavaScriptCodeWithScope { code: "f".to_owned(), scope };
+    assert_eq!(f.route(doc! {"a": code(doc! {"s": 3.5})}).shards.len(), 2);
+    assert_eq!(f.route(doc! {"a": code(doc! {"s": 3})}).shards.len(), 1);
 }

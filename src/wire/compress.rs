@@ -61,6 +61,22 @@ impl Compressor {
     }
 }
 
+/// The compressors that messages may come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted(u8);
+
+impl Accepted {
+    pub const ALL: Accepted = Accepted(0xff);
+
+    pub fn only(compressors: &[Compressor]) -> Self {
+        Accepted(compressors.iter().fold(0, |set, c| set | 1 << *c as u8))
+    }
+
+    pub fn has(self, compressor: Compressor) -> bool {
+        self.0 & 1 << compressor as u8 != 0
+    }
+}
+
 /// Contexts that are dear to set up are kept per thread.
 struct Contexts {
     snappy: snap::raw::Encoder,
@@ -87,8 +103,9 @@ fn with_contexts<T>(work: impl FnOnce(&mut Contexts) -> T) -> T {
 }
 
 /// Decompresses the message in `body` (an OP_COMPRESSED without its header). Gives the header the inner message would
-/// have, what follows that header, and the compressor.
-pub(super) fn unwrap(outer: Header, body: &[u8]) -> Result<(Header, Bytes, Compressor), Malformed> {
+/// have, what follows that header, and the compressor. As on a server, a compressor counts that is switched on, whether
+/// this connection's hello agreed on it or not.
+pub(super) fn unwrap(outer: Header, body: &[u8], accepted: Accepted) -> Result<(Header, Bytes, Compressor), Malformed> {
     let bad = |what: &'static str| close(Code::ProtocolError, what);
     let (Some(op_code), Some(size), Some(&number)) = (int32(body, 0), int32(body, 4), body.get(8)) else {
         return Err(bad("A compressed message is too short"));
@@ -96,6 +113,9 @@ pub(super) fn unwrap(outer: Header, body: &[u8]) -> Result<(Header, Bytes, Compr
     let size = usize::try_from(size).ok().filter(|n| *n <= MAX_MESSAGE - HEADER_LEN);
     let size = size.ok_or_else(|| bad("A compressed message says it is larger than messages may be"))?;
     let compressor = Compressor::by_number(number).ok_or_else(|| bad("A message uses an unknown compressor"))?;
+    if !accepted.has(compressor) {
+        return Err(bad("A message uses a compressor that is switched off"));
+    }
     let message = inflate(compressor, &body[PREFIX..], size);
     let message = message.filter(|m| m.len() == size);
     let message = message.ok_or_else(|| bad("A compressed message does not decompress to the size it says"))?;

@@ -8,9 +8,12 @@ use smallvec::SmallVec;
 
 use super::header::{HEADER_LEN, Header, OpCode};
 use super::out::{Form, ReplyStyle};
-use super::{Compressor, MAX_BSON_INTERNAL, MAX_MESSAGE, compress, legacy};
+use super::{Accepted, Compressor, MAX_BSON_INTERNAL, MAX_MESSAGE, compress, legacy};
 use crate::bsonx::{self, int32};
 use crate::error::{Code, Error};
+
+/// Document sequences that a message may have; a server closes the connection that brings more.
+const MAX_SEQUENCES: usize = 2;
 
 /// The flag bits of an OP_MSG.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,7 +177,12 @@ impl<'a> Iterator for Documents<'a> {
 /// # Errors
 /// As a 6.0 server treats the same bytes: see [`Malformed`].
 pub fn decode(frame: Bytes) -> Result<Message, Malformed> {
-    let (header, payload, compressor) = unpack(frame)?;
+    decode_accepting(frame, Accepted::ALL)
+}
+
+/// [`decode`], but only messages in these compressors (or in none) are read.
+pub fn decode_accepting(frame: Bytes, accepted: Accepted) -> Result<Message, Malformed> {
+    let (header, payload, compressor) = unpack(frame, accepted)?;
     if header.response_to != 0 {
         return Err(close(Code::ProtocolError, "A request claims to be a reply"));
     }
@@ -184,6 +192,9 @@ pub fn decode(frame: Bytes) -> Result<Message, Malformed> {
             let (flags, sections) = open_msg(header, payload, compressor)?;
             let style = ReplyStyle { checksum: flags.has(Flags::CHECKSUM_PRESENT), ..style(Form::Msg) };
             read_sections(header, flags, sections).and_then(|m| m.check().map(|()| m)).map_err(|error| {
+                if error.is(Code::TooManyDocumentSequences) {
+                    return Malformed::Close(error);
+                }
                 Malformed::Reply { request_id: header.request_id, style, quiet: flags.has(Flags::MORE_TO_COME), error }
             })?
         }
@@ -203,7 +214,7 @@ pub fn decode(frame: Bytes) -> Result<Message, Malformed> {
 /// # Errors
 /// ProtocolError, InvalidBSON: the connection is of no more use.
 pub fn decode_reply(frame: Bytes) -> Result<Message, Error> {
-    let (header, payload, compressor) = unpack(frame)?;
+    let (header, payload, compressor) = unpack(frame, Accepted::ALL)?;
     if header.op_code != OpCode::Msg as i32 {
         return Err(unsupported(header.op_code).into());
     }
@@ -214,7 +225,7 @@ pub fn decode_reply(frame: Bytes) -> Result<Message, Error> {
 }
 
 /// Takes header and compression off a frame.
-fn unpack(mut frame: Bytes) -> Result<(Header, Bytes, Option<Compressor>), Malformed> {
+fn unpack(mut frame: Bytes, accepted: Accepted) -> Result<(Header, Bytes, Option<Compressor>), Malformed> {
     let header =
         Header::parse(&frame).ok_or_else(|| close(Code::ProtocolError, "A message is shorter than its header"))?;
     if usize::try_from(header.length) != Ok(frame.len()) || frame.len() > MAX_MESSAGE {
@@ -224,7 +235,7 @@ fn unpack(mut frame: Bytes) -> Result<(Header, Bytes, Option<Compressor>), Malfo
     if header.op_code != OpCode::Compressed as i32 {
         return Ok((header, frame, None));
     }
-    let (inner, payload, compressor) = compress::unwrap(header, &frame)?;
+    let (inner, payload, compressor) = compress::unwrap(header, &frame, accepted)?;
     Ok((inner, payload, Some(compressor)))
 }
 
@@ -271,6 +282,10 @@ fn read_sections(header: Header, flags: Flags, mut rest: Bytes) -> Result<Messag
                 message.body = take(&mut rest, length);
             }
             0 => return Err(Error::with_code(40430, "A message may have only one body section")),
+            1 if message.sequences.len() == MAX_SEQUENCES => {
+                let text = format!("A message may have {MAX_SEQUENCES} document sequences at most");
+                return Err(Error::new(Code::TooManyDocumentSequences, text));
+            }
             1 => message.sequences.push(sequence(&mut rest, &message.sequences)?),
             2 => return Err(Error::new(Code::Unauthorized, "Security tokens are not supported")),
             _ => return Err(Error::with_code(40432, format!("A message section has the unknown kind {kind}"))),

@@ -10,10 +10,10 @@ mod legacy;
 mod message;
 mod out;
 
-pub use compress::Compressor;
+pub use compress::{Accepted, Compressor};
 pub use frame::FrameReader;
 pub use header::{HEADER_LEN, Header, OpCode};
-pub use message::{Documents, Flags, Malformed, Message, Sequence, decode, decode_reply};
+pub use message::{Documents, Flags, Malformed, Message, Sequence, decode, decode_accepting, decode_reply};
 pub use out::{Form, OutMsg, OutSequence, ReplyStyle, error_reply, reply, reply_head};
 
 /// The largest message, header included, that is read or sent, in bytes (`maxMessageSizeBytes`).

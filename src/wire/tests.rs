@@ -229,6 +229,34 @@ fn documents_come_from_sequence_or_array_alike() {
 }
 
 #[test]
+fn a_third_sequence_closes_the_connection() {
+    let sequences = |n: usize| {
+        let mut sections = vec![kind0(insert().as_bytes())];
+        sections.extend((0..n).map(|i| kind1(format!("x{i}").as_bytes(), &[])));
+        verdict(&msg(0, &sections))
+    };
+    assert_eq!(sequences(2), 0);
+    let started = std::time::Instant::now();
+    for many in [3, 100_000] {
+        assert_eq!(sequences(many), -1);
+    }
+    assert!(started.elapsed().as_secs() < 5);
+}
+
+#[test]
+fn compressors_that_are_off_close_the_connection() {
+    let plain = [&[0; 4][..], &kind0(ping().as_bytes())].concat();
+    for compressor in Compressor::OFFERED.into_iter().chain([Compressor::Noop]) {
+        let mut out = BytesMut::from(&frame(2013, &plain)[..]);
+        compress::wrap(compressor, &mut out, 0);
+        let (frame, others) = (out.freeze(), Compressor::OFFERED.into_iter().filter(|c| *c != compressor));
+        let others: Vec<_> = others.collect();
+        assert!(decode_accepting(frame.clone(), Accepted::only(&[compressor])).is_ok());
+        assert!(matches!(decode_accepting(frame, Accepted::only(&others)), Err(Malformed::Close(_))));
+    }
+}
+
+#[test]
 fn replies_answer_checksum_and_compressor_in_kind() {
     let request = decode(with_checksum(0, &[kind0(ping().as_bytes())])).unwrap();
     for compressor in [None, Some(Compressor::Zlib)] {

@@ -8,6 +8,8 @@ use bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentB
 
 use crate::bsonx;
 use crate::error::{Code, Error, Result};
+use crate::key::order::compare_values;
+use crate::key::value::{self, Value};
 use crate::merge::SortOrder;
 
 use super::numbers::whole;
@@ -275,7 +277,11 @@ fn ascending() -> SortOrder {
 fn integer(argument: RawBsonRef<'_>) -> Option<i64> {
     match argument {
         RawBsonRef::Double(n) if n.fract() != 0.0 => None,
-        RawBsonRef::Decimal128(_) => None,
+        RawBsonRef::Decimal128(_) => {
+            let number = whole(argument)?;
+            let same = |exact: Value<'_>| Ok(compare_values(exact, Value::Int64(number)).is_eq());
+            value::with(argument, same).ok()?.then_some(number)
+        }
         other => whole(other),
     }
 }

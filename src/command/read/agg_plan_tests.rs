@@ -152,3 +152,12 @@ fn what_cannot_be_planned() {
     assert_eq!(code(&[doc! { "$facet": {} }, meta.clone()]), 115);
     assert_eq!(code(&[doc! { "$sort": { "a": 1 } }, meta]), 0);
 }
+
+#[test]
+fn whole_decimals_are_limits() {
+    let number = |text: &str| integer(RawBsonRef::Decimal128(text.parse().unwrap()));
+    assert_eq!((number("2"), number("2.0"), number("1E+1")), (Some(2), Some(2), Some(10)));
+    for odd in ["2.5", "2.0000000000000000000000001", "NaN", "Infinity", "1E+40"] {
+        assert_eq!(number(odd), None, "{odd}");
+    }
+}

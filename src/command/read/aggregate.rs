@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 use super::agg_plan::{Merge, NoPlan, Plan, Stream, not_yet, plan};
 use super::find_args::{Additions, FIRST_BATCH};
-use super::merged::{First, carry_on, start};
+use super::merged::{CommonTimes, First, carry_on, start};
 use super::numbers::whole;
 use super::pass::{CursorOptions, empty_result};
 use super::route::Place;
@@ -17,7 +18,7 @@ use crate::catalog::model::{Namespace, ShardId};
 use crate::catalog::snapshot::CollectionRouting;
 use crate::command::{Ctx, Reply, Request};
 use crate::error::{Code, Error, Result};
-use crate::merge::{CursorFields, Doc, Gathered, Merger, ReplyWriter, Sink};
+use crate::merge::{Gathered, Merger};
 use crate::shard::{ReadPreference, Retryable};
 use crate::stats::Hosts;
 use crate::target::Route;
@@ -26,6 +27,9 @@ use crate::wire::{MAX_BSON_INTERNAL, OutMsg};
 pub fn aggregate<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
     Box::pin(async move {
         refuse_internal_fields(request.body())?;
+        if let Some(RawBsonRef::Array(pipeline)) = request.get("pipeline") {
+            refuse_internal_targets(&stages::foreign(request.db(), pipeline))?;
+        }
         if bsonx::truthy(request.body(), "explain").unwrap_or(false) {
             return super::explain::explain_aggregate(ctx, request).await;
         }
@@ -48,7 +52,10 @@ pub fn aggregate<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result
         let foreign = stages::foreign(ns.db(), pipeline);
         match ctx.place(&ns) {
             Place::Nowhere => Ok(empty_result(ns.as_str())),
-            Place::Config => ctx.read_config(request, &ns).await,
+            Place::Config => {
+                ctx.check_within_config(&foreign)?;
+                ctx.read_config(request, &ns).await
+            }
             Place::Unsharded(shard) => {
                 ctx.refuse_sharded_view(&ns, request).await?;
                 ctx.check_foreign(request, &foreign, &shard).await?;
@@ -58,6 +65,26 @@ pub fn aggregate<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result
             Place::Sharded(coll) => on_sharded(ctx, request, &ns, &coll, &stages, &foreign).await,
         }
     })
+}
+
+/// What a server and a router keep for themselves is written by no pipeline.
+///
+/// # Errors
+/// 31321 and 31320, as a server has them.
+fn refuse_internal_targets(foreign: &[Foreign]) -> Result<()> {
+    match foreign.iter().find(|f| f.written && is_internal(f.ns.db())) {
+        None => Ok(()),
+        Some(Foreign { ns, stage: "$out", .. }) => {
+            Err(Error::with_code(31321, format!("Can't $out to internal database: {}", ns.db())))
+        }
+        Some(Foreign { ns, .. }) => {
+            Err(Error::with_code(31320, format!("Cannot $merge to internal database: {}", ns.db())))
+        }
+    }
+}
+
+fn is_internal(db: &str) -> bool {
+    matches!(db, "admin" | "config" | "local")
 }
 
 /// Fields that routers send to shards and clients must not send to routers.
@@ -172,7 +199,9 @@ async fn on_sharded(
         Merge::Count { id, field, skip, limit } => {
             let n = run.count().await?;
             let rest = n.saturating_sub(*skip);
-            Ok(count_reply(ns, id.as_ref(), field, limit.map_or(rest, |limit| rest.min(limit)), batch_size))
+            let doc = count_doc(id.as_ref(), field, limit.map_or(rest, |limit| rest.min(limit)));
+            // A first batch of nothing leaves the result to the cursor.
+            Ok(ctx.stored_reply(request, ns, doc.into_iter().collect(), batch_size, batch_size == Some(0)))
         }
         Merge::Pipeline { input, pipeline } => run.gathered(input, pipeline, foreign).await,
     }
@@ -209,10 +238,14 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Opens the shards' cursors and merges them.
-    async fn open(&self, stream: &Stream, batch_size: Option<i64>) -> Result<crate::cursor::MergedCursor> {
+    async fn open(
+        &self,
+        stream: &Stream,
+        batch_size: Option<i64>,
+        times: &CommonTimes,
+    ) -> Result<crate::cursor::MergedCursor> {
         let body = self.request.body();
         let read_concern = bsonx::doc(body, "readConcern");
-        let times = self.ctx.common_times(body, read_concern);
         let request = |shard: &ShardId| {
             let body = shard_body(body, self.plan, shard, batch_size, times.additions(), read_concern);
             (shard.clone(), OutMsg::new(body))
@@ -227,12 +260,17 @@ impl Run<'_> {
         start(merger, firsts, false)
     }
 
+    async fn times(&self) -> Result<CommonTimes> {
+        let body = self.request.body();
+        self.ctx.common_times(body, bsonx::doc(body, "readConcern")).await
+    }
+
     async fn stream(&self, stream: &Stream) -> Result<Reply> {
         let size = self.batch_size.map(|size| match size {
             0 => 0,
             size => size.saturating_add(i64::try_from(stream.skip).unwrap_or(i64::MAX)),
         });
-        let cursor = self.open(stream, size).await?;
+        let cursor = self.open(stream, size, &self.times().await?).await?;
         let ns: Arc<str> = self.ns.as_str().into();
         let count = usize::try_from(self.batch_size.unwrap_or(FIRST_BATCH)).unwrap_or(usize::MAX);
         let first =
@@ -242,7 +280,7 @@ impl Run<'_> {
 
     /// The sum of what the shards count.
     async fn count(&self) -> Result<u64> {
-        let mut cursor = self.open(&Stream::default(), None).await?;
+        let mut cursor = self.open(&Stream::default(), None, &self.times().await?).await?;
         let mut counts = Gathered::default();
         self.ctx.fill(self.request, &mut cursor, &mut counts, usize::MAX, None).await?;
         let mut out = Writer::new();
@@ -257,7 +295,8 @@ impl Run<'_> {
     async fn gathered(&self, input: &Stream, pipeline: &RawArray, foreign: &[Foreign]) -> Result<Reply> {
         let shard = self.merging_shard(foreign)?;
         self.ctx.check_foreign(self.request, foreign, &shard).await?;
-        let mut cursor = self.open(input, Some(i64::from(i32::MAX))).await?;
+        let times = self.times().await?;
+        let mut cursor = self.open(input, Some(i64::from(i32::MAX)), &times).await?;
         let mut docs = Gathered::default();
         let size = Some(i64::from(i32::MAX));
         self.ctx.fill(self.request, &mut cursor, &mut docs, usize::MAX, size).await?;
@@ -268,7 +307,8 @@ impl Run<'_> {
             )));
         }
         drop(cursor);
-        let body = merge_body(self.request.body(), &docs, pipeline, self.coll.default_collation.as_deref())?;
+        let collation = self.coll.default_collation.as_deref();
+        let body = merge_body(self.request.body(), &docs, pipeline, collation, times.now_alone())?;
         let writes = foreign.iter().any(|f| f.written);
         let retry = if writes { Retryable::No } else { self.request.read_retry() };
         let reply = self.ctx.send(&shard, &ReadPreference::PRIMARY, retry, &OutMsg::new(body)).await?;
@@ -328,6 +368,7 @@ fn merge_body(
     docs: &Gathered,
     pipeline: &RawArray,
     default_collation: Option<&RawDocument>,
+    now: Additions<'_>,
 ) -> Result<Vec<u8>> {
     let mut out = Writer::with_capacity(docs.items().len() + 1024);
     out.int32("aggregate", 1).open_array("pipeline");
@@ -340,12 +381,23 @@ fn merge_body(
     }
     out.close();
     let bytes = request.as_bytes();
-    for field in ["cursor", "let", "allowDiskUse", "maxTimeMS", "writeConcern", "bypassDocumentValidation", "$db"] {
+    for field in [
+        "cursor",
+        "let",
+        "allowDiskUse",
+        "maxTimeMS",
+        "writeConcern",
+        "bypassDocumentValidation",
+        "runtimeConstants",
+        "$db",
+    ] {
         if let Some(found) = bsonx::find(bytes, field) {
             out.raw_fields(&bytes[found.whole()]);
         }
     }
-    match bsonx::doc(request, "collation").or(default_collation) {
+    now.append(&mut out, None);
+    // An empty collation is as good as none.
+    match bsonx::doc(request, "collation").filter(|c| !c.is_empty()).or(default_collation) {
         Some(collation) => out.doc("collation", collation),
         None => &mut out,
     };
@@ -357,25 +409,36 @@ fn merge_body(
 }
 
 /// The result of a pipeline that counts: one document, or none for a count of 0.
-fn count_reply(ns: &Namespace, id: Option<&bson::RawBson>, field: &str, n: u64, batch_size: Option<i64>) -> Reply {
-    let mut writer = ReplyWriter::new(true);
-    if n > 0 && batch_size != Some(0) {
-        let mut doc = RawDocumentBuf::new();
-        if let Some(id) = id {
-            doc.append(cstr!("_id"), id.clone());
-        }
-        if let Ok(field) = bson::raw::CString::try_from(field) {
-            match i32::try_from(n) {
-                Ok(n) => doc.append(&field, n),
-                Err(_) => doc.append(&field, i64::try_from(n).unwrap_or(i64::MAX)),
-            }
-        }
-        writer.push(&Doc::whole(doc.as_bytes()));
+fn count_doc(id: Option<&bson::RawBson>, field: &str, n: u64) -> Option<Bytes> {
+    if n == 0 {
+        return None;
     }
-    Reply::raw(writer.finish(CursorFields { ns: ns.as_str(), ..CursorFields::default() }))
+    let mut doc = RawDocumentBuf::new();
+    if let Some(id) = id {
+        doc.append(cstr!("_id"), id.clone());
+    }
+    if let Ok(field) = bson::raw::CString::try_from(field) {
+        match i32::try_from(n) {
+            Ok(n) => doc.append(&field, n),
+            Err(_) => doc.append(&field, i64::try_from(n).unwrap_or(i64::MAX)),
+        }
+    }
+    Some(doc.into_bytes().into())
 }
 
 impl Ctx {
+    /// Checks that a pipeline on the catalog reads nothing else: there it would be taken for what it is not.
+    ///
+    /// # Errors
+    /// CommandNotSupported (115).
+    fn check_within_config(&self, foreign: &[Foreign]) -> Result<()> {
+        let beyond = |f: &&Foreign| f.ns.db() != "config" || !matches!(self.place(&f.ns), Place::Config);
+        match foreign.iter().find(beyond) {
+            Some(other) => Err(not_yet(&format!("{} from config with {}", other.stage, other.ns))),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that every other namespace a pipeline touches is where the pipeline runs.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use bson::{Document, doc};
 
 use super::*;
+use crate::merge::{Doc, Sink};
 
 fn decoded(bytes: &[u8]) -> Document {
     bsonx::check(bytes).unwrap();
@@ -47,7 +48,7 @@ fn the_rest_runs_over_what_was_gathered() {
     docs.push(&Doc::whole(doc.as_bytes()));
     let pipeline = array(&[rawdoc! { "$facet": {} }]);
     let collation = rawdoc! { "locale": "fr" };
-    let body = merge_body(&request, &docs, &pipeline, Some(&collation)).unwrap();
+    let body = merge_body(&request, &docs, &pipeline, Some(&collation), Additions::default()).unwrap();
     assert_eq!(
         decoded(&body),
         doc! {
@@ -60,15 +61,12 @@ fn the_rest_runs_over_what_was_gathered() {
 }
 
 #[test]
-fn counts_become_documents() {
-    let ns = Namespace::new("d", "c").unwrap();
-    let batch = |n, id: Option<bson::RawBson>, size| {
-        let reply = count_reply(&ns, id.as_ref(), "n", n, size);
-        decoded(&reply.body).get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone()
-    };
-    assert_eq!(batch(5, Some(bson::RawBson::Int32(1)), None), [doc! { "_id": 1, "n": 5 }.into()]);
-    assert_eq!(batch(1 << 40, None, None), [doc! { "n": 1_i64 << 40 }.into()]);
-    assert!(batch(0, None, None).is_empty());
+fn counts() {
+    let count = |id: Option<bson::RawBson>, n| count_doc(id.as_ref(), "n", n).map(|doc| decoded(&doc));
+    assert_eq!(count(None, 5), Some(doc! { "n": 5 }));
+    assert_eq!(count(Some(bson::RawBson::Null), 5), Some(doc! { "_id": null, "n": 5 }));
+    assert_eq!(count(None, 1 << 40), Some(doc! { "n": 1_i64 << 40 }));
+    assert_eq!(count(None, 0), None);
 }
 
 #[test]
@@ -92,4 +90,32 @@ fn internal_fields_are_refused() {
     assert_eq!(code(rawdoc! { "aggregate": "c", "needsMerge": true }), 9);
     assert_eq!(code(rawdoc! { "aggregate": "c", "exchange": {} }), 51028);
     assert!(refuse_internal_fields(&rawdoc! { "aggregate": "c", "fromMongos": false }).is_ok());
+}
+
+#[test]
+fn merging_sees_the_same_time_and_an_empty_collation_is_none() {
+    let request = rawdoc! { "aggregate": "c", "pipeline": [], "cursor": {}, "collation": {}, "$db": "d" };
+    let now = (bson::DateTime::from_millis(5), bson::Timestamp { time: 6, increment: 7 });
+    let times = CommonTimes { now: Some(now), at_cluster_time: Some(now.1), ..CommonTimes::default() };
+    let pipeline = array(&[rawdoc! { "$set": { "t": "$$NOW" } }]);
+    let collation = rawdoc! { "locale": "fr" };
+    let body = merge_body(&request, &Gathered::default(), &pipeline, Some(&collation), times.now_alone()).unwrap();
+    let body = decoded(&body);
+    assert_eq!(body.get_document("runtimeConstants").unwrap(), &doc! { "localNow": now.0, "clusterTime": now.1 });
+    assert_eq!(body.get_document("collation").unwrap(), &doc! { "locale": "fr" });
+    assert!(!body.contains_key("readConcern"));
+}
+
+#[test]
+fn internal_databases_are_not_written() {
+    let refused = |db: &str, stage: RawDocumentBuf| {
+        refuse_internal_targets(&stages::foreign(db, &array(&[stage]))).err().map(|e| e.code())
+    };
+    assert_eq!(refused("config", rawdoc! { "$out": "chunks" }), Some(31321));
+    assert_eq!(refused("config", rawdoc! { "$merge": "chunks" }), Some(31320));
+    assert_eq!(refused("d", rawdoc! { "$out": { "db": "admin", "coll": "x" } }), Some(31321));
+    assert_eq!(refused("d", rawdoc! { "$merge": { "into": { "db": "local", "coll": "x" } } }), Some(31320));
+    assert_eq!(refused("d", rawdoc! { "$facet": { "a": [{ "$out": { "db": "config", "coll": "x" } }] } }), Some(31321));
+    assert_eq!(refused("config", rawdoc! { "$out": { "db": "d", "coll": "x" } }), None);
+    assert_eq!(refused("config", rawdoc! { "$lookup": { "from": "chunks" } }), None);
 }

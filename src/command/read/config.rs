@@ -99,7 +99,7 @@ impl Ctx {
                 docs.truncate(wanted as usize);
             }
             if let Some(docs) = local::projected(docs, args.projection) {
-                return Ok(self.stored_reply(request, ns, docs, args.batch_size));
+                return Ok(self.stored_reply(request, ns, docs, args.batch_size, false));
             }
         }
         if args.odd {
@@ -144,7 +144,7 @@ impl Ctx {
             Some(_) => (docs, 0),
         };
         if done == list.len() {
-            return Ok(self.stored_reply(request, ns, docs, batch_size));
+            return Ok(self.stored_reply(request, ns, docs, batch_size, false));
         }
         if let Some(foreign) = stages::foreign(ns.db(), pipeline).first() {
             return Err(Error::new(
@@ -202,12 +202,21 @@ impl Ctx {
         Scratch::filled(self, &docs).await?.aggregate(pipeline, options(request)).await
     }
 
-    fn stored_reply(&self, request: &Request, ns: &Namespace, docs: Vec<Bytes>, batch_size: Option<i64>) -> Reply {
+    /// The reply with the first of these documents; a cursor for the others, or in any case with `keep_open`.
+    pub fn stored_reply(
+        &self,
+        request: &Request,
+        ns: &Namespace,
+        docs: Vec<Bytes>,
+        batch_size: Option<i64>,
+        keep_open: bool,
+    ) -> Reply {
         let mut cursor = StoredCursor { docs: docs.into() };
         let mut writer = ReplyWriter::new(true);
         let count = batch_size.map_or(super::find_args::FIRST_BATCH as usize, |n| n as usize);
         cursor.fill(&mut writer, count);
-        let close = cursor.docs.is_empty() || bsonx::truthy(request.body(), "singleBatch").unwrap_or(false);
+        let close =
+            cursor.docs.is_empty() && !keep_open || bsonx::truthy(request.body(), "singleBatch").unwrap_or(false);
         let ns: Arc<str> = ns.as_str().into();
         let id = match close {
             true => 0,
@@ -231,7 +240,7 @@ impl Ctx {
     ) -> Result<Reply> {
         if size(docs) > INLINE_BYTES {
             let docs = Scratch::filled(self, docs).await?.aggregate(pipeline, options(request)).await?;
-            return Ok(self.stored_reply(request, ns, docs, batch_size));
+            return Ok(self.stored_reply(request, ns, docs, batch_size, false));
         }
         let reply = self.inline(request, docs, &pipeline, batch_size).await?;
         self.adopt_as(request, reply, ns, CursorOptions::default())

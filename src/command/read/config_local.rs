@@ -4,6 +4,8 @@
 //! Covered: `$match` (see `config_match`), `$sort` by top-level fields, `$skip`, `$limit`, `$count`, `$group` that counts by one
 //! field, `$project` that renames. Nothing left to work on makes any further stage of the ordinary kind trivial.
 
+use std::collections::HashSet;
+
 use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use bytes::Bytes;
 
@@ -35,6 +37,9 @@ const EMPTY_STAYS_EMPTY: &[&str] = &[
 /// The documents that match; `None` where only a server can tell.
 pub fn filtered(docs: &[Bytes], filter: Option<&RawDocument>) -> Option<Vec<Bytes>> {
     let Some(filter) = filter else { return Some(docs.to_vec()) };
+    if !config_simple::is_short(filter) {
+        return None;
+    }
     let mut out = Vec::new();
     for doc in docs {
         if config_match::matches(bsonx::view(doc), filter)? {
@@ -86,7 +91,7 @@ fn stage(docs: &[Bytes], name: &str, argument: RawBsonRef<'_>) -> Option<Vec<Byt
 /// A projection that only keeps or only leaves out top-level fields.
 pub fn projected(docs: Vec<Bytes>, projection: Option<&RawDocument>) -> Option<Vec<Bytes>> {
     let Some(projection) = projection.filter(|p| !p.is_empty()) else { return Some(docs) };
-    let (mut names, mut keep, mut keep_id) = (Vec::new(), None, None);
+    let (mut names, mut keep, mut keep_id) = (HashSet::new(), None, None);
     for element in projection.iter_elements() {
         let element = element.ok()?;
         let value = element.value().ok()?;
@@ -94,12 +99,12 @@ pub fn projected(docs: Vec<Bytes>, projection: Option<&RawDocument>) -> Option<V
         match element.key().as_str() {
             "_id" => keep_id = Some(flag),
             name if name.starts_with('$') || name.contains('.') || *keep.get_or_insert(flag) != flag => return None,
-            name => names.push(name),
+            name => drop(names.insert(name)),
         }
     }
     let keep = keep.or(keep_id)?;
     let keep_id = keep_id.unwrap_or(true);
-    let kept = |name: &str| if name == "_id" { keep_id } else { names.contains(&name) == keep };
+    let kept = |name: &str| if name == "_id" { keep_id } else { names.contains(name) == keep };
     let apply = |bytes: &Bytes| {
         let mut out = RawDocumentBuf::new();
         for (name, value) in bsonx::view(bytes).iter().flatten() {

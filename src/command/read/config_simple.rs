@@ -12,7 +12,7 @@ use crate::key::value::{self, Elements, Value};
 
 /// Leaves out documents that certainly do not match, by the equalities among the filter's conditions.
 pub fn prefilter(mut docs: Vec<Bytes>, filter: Option<&RawDocument>) -> Vec<Bytes> {
-    let Some(filter) = filter else { return docs };
+    let Some(filter) = filter.filter(|filter| is_short(filter)) else { return docs };
     for element in filter.iter_elements().map_while(Result::ok) {
         if is_equality(element.key().as_str(), element.value())
             && let Ok(wanted) = element.value()
@@ -50,8 +50,17 @@ fn equals(doc: &[u8], name: &str, wanted: RawBsonRef<'_>) -> bool {
     }
 }
 
+/// Whether an argument is short enough to be held against every document of a collection right here; a server takes
+/// the longer ones, and can interrupt itself.
+pub fn is_short(argument: &RawDocument) -> bool {
+    argument.as_bytes().len() <= 16 * 1024
+}
+
 /// The documents in the order of `sort`; `None` where that takes a server to know.
 pub fn sorted(docs: &[Bytes], sort: Option<&RawDocument>) -> Option<Vec<Bytes>> {
+    if sort.is_some_and(|sort| !is_short(sort)) {
+        return None;
+    }
     let mut keys = Vec::new();
     for element in sort.into_iter().flat_map(|sort| sort.iter_elements()) {
         let element = element.ok()?;

@@ -60,7 +60,7 @@ async fn distinct_on_many(
     route: &Route,
 ) -> Result<Reply> {
     let body = request.body();
-    let times = ctx.common_times(body, bsonx::doc(body, "readConcern"));
+    let times = ctx.common_times(body, bsonx::doc(body, "readConcern")).await?;
     // Unlike find, distinct does not know `runtimeConstants`.
     let additions = super::find_args::Additions { now: None, ..times.additions() };
     let mut out = Writer::copy_without(body.as_bytes(), |key| additions.replaces(key));
@@ -80,7 +80,7 @@ async fn distinct_on_many(
             at_cluster_time = Some(time);
         }
     }
-    let effective = collation.or(coll.default_collation.as_deref());
+    let effective = collation.filter(|c| !c.is_empty()).or(coll.default_collation.as_deref());
     match effective.filter(|c| bsonx::str(c, "locale") != Some("simple")) {
         None => Ok(Reply::raw(values.reply(at_cluster_time)?)),
         Some(collation) => united_by_a_shard(ctx, request, collation, &values, route, at_cluster_time).await,

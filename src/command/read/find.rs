@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use bson::RawDocument;
 use futures_util::future::BoxFuture;
 
 use super::find_args::{FindArgs, shard_find};
 use super::merged::{First, is_unreachable, start};
 use super::pass::{CursorOptions, empty_result};
 use super::route::Place;
+use crate::bsonx::{self, Writer, kind};
 use crate::catalog::model::{Namespace, ShardId};
 use crate::command::{Ctx, Reply, Request};
 use crate::error::{Code, Error, Result};
@@ -74,7 +76,7 @@ async fn find_on_many(
         return ctx.judge(request, route).await;
     }
     let merging = args.merging()?;
-    let times = ctx.common_times(request.body(), args.read_concern);
+    let times = ctx.common_times(request.body(), args.read_concern).await?;
     let msg = OutMsg::new(shard_find(request.body(), args, &merging, times.additions()));
     let requests: Vec<_> = route.shards.iter().map(|shard| (shard.clone(), msg.clone())).collect();
     let pref = request.read_preference()?;
@@ -95,13 +97,15 @@ async fn find_on_many(
 
 impl Ctx {
     /// Lets one shard say what is wrong with a command that the router cannot take apart: the command goes there as
-    /// it is, and only an error comes back.
+    /// it is, but for a last stage that would write, and only an error comes back.
     pub async fn judge(&self, request: &Request, route: &Route) -> Result<Reply> {
         if let Some(shard) = route.shards.first() {
             // An adopted cursor would be the client's; here it is dropped, and thereby killed.
-            let reply = self
-                .send(shard, &request.read_preference()?, Retryable::No, &OutMsg::new(request.message.body.clone()))
-                .await?;
+            let msg = match harmless(request.body()) {
+                Some(body) => OutMsg::new(body),
+                None => OutMsg::new(request.message.body.clone()),
+            };
+            let reply = self.send(shard, &request.read_preference()?, Retryable::No, &msg).await?;
             let _killed = self.discard(reply)?;
         }
         Err(Error::new(
@@ -115,5 +119,39 @@ impl Ctx {
         let killer = self.router.cursors.killer().clone();
         let open = super::pass::OpenCursor::read(&reply.body)?;
         Ok(open.map(|o| crate::cursor::RemoteCursor::new(reply.shard, reply.server, o.ns, o.id, killer)))
+    }
+}
+
+/// The command without the stage that would write; `None` where there is none. Servers refuse such a stage anywhere but
+/// at the end of the outermost pipeline.
+fn harmless(body: &RawDocument) -> Option<Vec<u8>> {
+    let pipeline = bsonx::array(body, "pipeline")?;
+    let writes = |stage: &RawDocument| bsonx::first_key(stage.as_bytes()).is_some_and(|k| k == "$out" || k == "$merge");
+    let mut stages: Vec<_> = pipeline.into_iter().map_while(std::result::Result::ok).collect();
+    stages.pop_if(|last| last.as_document().is_some_and(writes))?;
+    let mut out = Writer::copy_without(body.as_bytes(), |key| matches!(key, b"pipeline" | b"writeConcern"));
+    out.raw("pipeline", kind::ARRAY, bson::RawArrayBuf::from_iter(stages).as_bytes());
+    Some(out.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use bson::{Document, doc, rawdoc};
+
+    #[test]
+    fn what_is_judged_does_not_write() {
+        for stage in [rawdoc! { "$out": "x" }, rawdoc! { "$merge": { "into": "x" } }] {
+            let body = rawdoc! {
+                "aggregate": "c", "pipeline": [{ "$limit": 2.5 }, stage], "cursor": {}, "writeConcern": { "w": 1 }, "$db": "d",
+            };
+            let sent = harmless(&body).unwrap();
+            bsonx::check(&sent).unwrap();
+            let wanted = doc! { "aggregate": "c", "cursor": {}, "$db": "d", "pipeline": [{ "$limit": 2.5 }] };
+            assert_eq!(Document::from_reader(&*sent).unwrap(), wanted);
+        }
+        assert!(harmless(&rawdoc! { "aggregate": "c", "pipeline": [{ "$limit": 2.5 }], "$db": "d" }).is_none());
+        assert!(harmless(&rawdoc! { "find": "c", "$db": "d" }).is_none());
     }
 }

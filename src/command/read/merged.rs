@@ -1,8 +1,9 @@
 //! Reads over several shards: opening their cursors, getting more from them, filling the client's batches.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use bson::{RawBsonRef, RawDocument, Timestamp};
+use bson::{RawBsonRef, RawDocument, Timestamp, rawdoc};
 use bytes::Bytes;
 use futures_util::future::join_all;
 
@@ -14,7 +15,9 @@ use crate::command::{Ctx, Reply, Request};
 use crate::cursor::{Cursor, MergedCursor, RemoteCursor};
 use crate::error::{Code, Error, Result};
 use crate::merge::{CursorFields, Merger, ReplyWriter, Sink};
-use crate::shard::{ReadPreference, ShardReply};
+use crate::router::clock::{pack, unpack};
+use crate::scatter::named_time;
+use crate::shard::{ReadPreference, Retryable, ShardReply};
 use crate::wire::OutMsg;
 
 /// One shard's first batch.
@@ -159,22 +162,49 @@ impl Ctx {
 
     /// What all shards of a multi-shard read must be told alike.
     ///
-    /// A snapshot read without a time of its own gets one: the newest this router has seen. `$$NOW` is only sent
-    /// where the command mentions it, since strict API versions do not know the field.
-    pub fn common_times(&self, body: &RawDocument, read_concern: Option<&RawDocument>) -> CommonTimes {
+    /// A snapshot read without a time of its own gets one: the newest that this router and the client know of. `$$NOW`
+    /// is only sent where the command mentions it, since strict API versions do not know the field.
+    pub async fn common_times(&self, body: &RawDocument, read_concern: Option<&RawDocument>) -> Result<CommonTimes> {
         let mut times = CommonTimes::default();
+        let clock = &self.router.clock;
         if let Some(concern) = read_concern
             && bsonx::str(concern, "level") == Some("snapshot")
             && bsonx::get(concern, "atClusterTime").is_none()
-            && let Some(document) = self.router.clock.document()
         {
-            times.at_cluster_time = Some(self.router.clock.newest());
-            times.cluster_time = Some(document);
+            if clock.document().is_none()
+                && let Some(shard) = self.snapshot.shards.keys().next()
+            {
+                // Nothing was read from any shard yet; a reply to whatever brings a time.
+                self.send_primary(shard, Retryable::Read, &OutMsg::from_doc(rawdoc! { "ping": 1, "$db": "admin" }))
+                    .await?;
+            }
+            let own = pack(clock.newest());
+            let clients = client_time(body, bson::DateTime::now());
+            let newest = own.max(clients).max(named_time(concern));
+            if newest > 0 {
+                times.at_cluster_time = Some(unpack(newest));
+                self.op.record.awaited.fetch_max(newest, Ordering::Relaxed);
+            }
+            // Shards have to know of the time before they read at it. What the client gossips reaches them anyway.
+            times.cluster_time = clock.document().filter(|_| own >= clients);
         }
         if mentions_now(body.as_bytes()) && bsonx::get(body, "runtimeConstants").is_none() {
-            times.now = Some((bson::DateTime::now(), self.router.clock.newest()));
+            times.now = Some((bson::DateTime::now(), clock.newest()));
         }
-        times
+        Ok(times)
+    }
+}
+
+/// How far ahead of the wall clock a client's `$clusterTime` may be, in seconds: servers refuse later ones
+/// (`maxAcceptableLogicalClockDriftSecs`).
+const MAX_DRIFT: u64 = 365 * 24 * 60 * 60;
+
+/// The cluster time that the client has seen, packed; 0 where it tells none, or one that servers refuse.
+fn client_time(body: &RawDocument, now: bson::DateTime) -> u64 {
+    let latest = u64::try_from(now.timestamp_millis() / 1000).unwrap_or(0) + MAX_DRIFT;
+    match bsonx::doc(body, "$clusterTime").and_then(|gossip| bsonx::get(gossip, "clusterTime")) {
+        Some(RawBsonRef::Timestamp(time)) if u64::from(time.time) <= latest => pack(time),
+        _ => 0,
     }
 }
 
@@ -199,6 +229,11 @@ pub struct CommonTimes {
 impl CommonTimes {
     pub fn additions(&self) -> Additions<'_> {
         Additions { at_cluster_time: self.at_cluster_time, cluster_time: self.cluster_time.as_deref(), now: self.now }
+    }
+
+    /// What a shard that only merges must know too.
+    pub fn now_alone(&self) -> Additions<'_> {
+        Additions { now: self.now, ..Additions::default() }
     }
 }
 
@@ -304,7 +339,18 @@ fn mentions_now(bytes: &[u8]) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
-    use bson::rawdoc;
+
+    #[test]
+    fn the_time_that_a_client_has_seen() {
+        let now = bson::DateTime::from_millis(1_700_000_000_000);
+        let seen = |time| {
+            let body = rawdoc! { "find": "c", "$clusterTime": { "clusterTime": Timestamp { time, increment: 3 } } };
+            unpack(client_time(&body, now)).time
+        };
+        assert_eq!(seen(1_700_000_005), 1_700_000_005);
+        assert_eq!(seen(1_700_000_000 + 365 * 24 * 60 * 60 + 1), 0);
+        assert_eq!(client_time(&rawdoc! { "find": "c" }, now), 0);
+    }
 
     #[test]
     fn variables_are_noticed() {

@@ -10,6 +10,9 @@ use crate::error::{Code, Error, Result};
 /// How deep pipelines may nest in each other (a server allows fewer).
 const MAX_NESTING: usize = 25;
 
+/// How many stages a pipeline may have.
+const MAX_STAGES: usize = 1000;
+
 /// A namespace that a pipeline touches beside its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Foreign {
@@ -36,9 +39,14 @@ pub fn stage<'a>(value: RawBsonRef<'a>) -> Result<(&'a str, RawBsonRef<'a>)> {
 /// The stages of a pipeline, by name and argument.
 ///
 /// # Errors
-/// TypeMismatch (14) and 40323, as a server has them.
+/// FailedToParse (9) for too many of them, TypeMismatch (14) and 40323, as a server has them.
 pub fn stages(pipeline: &RawArray) -> Result<Vec<(&str, RawBsonRef<'_>)>> {
-    pipeline.into_iter().map(|value| stage(value?)).collect()
+    let stages = pipeline.into_iter().take(MAX_STAGES + 1).map(|value| stage(value?)).collect::<Result<Vec<_>>>()?;
+    if stages.len() > MAX_STAGES {
+        let text = format!("Pipeline length must be no longer than {MAX_STAGES} stages");
+        return Err(Error::new(Code::FailedToParse, text));
+    }
+    Ok(stages)
 }
 
 /// Every namespace the pipeline (and the pipelines in it) touches beside its own. What is malformed is left to the
@@ -161,6 +169,9 @@ mod tests {
         let mut odd = RawArrayBuf::new();
         odd.push(5);
         assert_eq!(stages(&odd).unwrap_err().code(), 14);
+        let many = |n| pipeline(&vec![rawdoc! { "$match": {} }; n]);
+        assert_eq!(stages(&many(1000)).unwrap().len(), 1000);
+        assert_eq!(stages(&many(1001)).unwrap_err().code(), 9);
         let good = array(rawdoc! { "$match": { "a": 1 } });
         assert_eq!(leading_match(&stages(&good).unwrap()), Some(&*rawdoc! { "a": 1 }));
     }
