@@ -17,13 +17,13 @@ QUIET = subprocess.DEVNULL
 class Bare:
     """Shards shard0, shard1, … and a router, with an embedded catalog or one on a replica set."""
 
-    def __init__(self, shards=2, catalog="embedded", routers=1, port=None, pool=None):
-        """`pool`: what the routers' configuration says under `mosaic.shards`."""
+    def __init__(self, shards=2, catalog="embedded", routers=1, port=None, pool=None, parameters=None):
+        """`pool` and `parameters`: what the routers' configuration says under `mosaic.shards` and `setParameter`."""
         from cluster import free_base
 
         self.dir = Path(tempfile.mkdtemp(prefix="mosaic-bare-"))
         self.base = port or free_base()
-        self.catalog, self.pool = catalog, pool or {}
+        self.catalog, self.pool, self.parameters = catalog, pool or {}, parameters or {}
         self.names = [f"shard{i}" for i in range(shards)] + (["cfg"] if catalog == "replicaset" else [])
         self.set_ports = {name: self.base + routers + i for i, name in enumerate(self.names)}
         self.mongods, self.routers, self._clients = {}, [None] * routers, []
@@ -89,7 +89,7 @@ class Bare:
                 {
                     "net": {"port": port, "bindIp": "127.0.0.1"},
                     "systemLog": {"destination": "file", "path": str(self.dir / f"router{index}.log"), "logAppend": True},
-                    "setParameter": {"enableTestCommands": True},
+                    "setParameter": {"enableTestCommands": True, **self.parameters},
                     **where,
                 }
             )

@@ -318,7 +318,8 @@ class Survivors(unittest.TestCase):
     """A router dies; another one finishes what it began."""
 
     def test_another_router_takes_over(self):
-        with Bare(shards=2, catalog="replicaset", routers=2) as cluster:
+        soon = {"mosaicIntentTimeoutSecs": 10}
+        with Bare(shards=2, catalog="replicaset", routers=2, parameters=soon) as cluster:
             first, second = cluster.client(0), cluster.client(1)
             for name in ("a", "b"):
                 first.admin.command("shardCollection", f"crash.{name}", key={"k": "hashed"})

@@ -295,7 +295,6 @@ class TwoRouters(unittest.TestCase):
         asked = count() - before
         # Every 5 ms at most, and what the routers do anyway.
         self.assertLess(asked, 300, f"{sum(reads)} reads")
-        self.assertGreater(sum(reads), asked)
 
     def test_without_the_catalog_nothing_unknown_is_denied(self):
         self.db.c.insert_one({"_id": 1})

@@ -86,6 +86,12 @@ pub const PARAMETERS: &[Parameter] = &[
         false,
         "accept clients without authentication although security.keyFile is set",
     ),
+    param(
+        "mosaicIntentTimeoutSecs",
+        Kind::Int(40, 8, 3_600),
+        false,
+        "after this long without a sign of life a router is taken for gone and another one finishes what it began",
+    ),
     param("notablescan", Kind::Bool(false), true, "accepted for tools; a shard's own setting counts"),
     param("quiet", Kind::Bool(false), true, "no log lines for connections that come and go"),
     param("readHedgingMode", Kind::Str("off"), true, "accepted for tools; reads are not hedged"),

@@ -20,8 +20,8 @@ use crate::router::Router;
 
 /// The catalog's collection of intents.
 pub const COLLECTION: &str = collection::DDL;
-/// The owner renews its intent this often.
-pub const BEAT: Duration = Duration::from_secs(5);
+/// The owner renews its intent this often before it would be taken for gone.
+const RENEWALS: u32 = 8;
 /// How often a change of an intent is tried again that is known not to have been made.
 const TRIES: usize = 3;
 /// How long to wait for a change by somebody who lives.
@@ -327,10 +327,16 @@ fn in_the_way(holder: &Document) -> Error {
     Error::new(Code::ConflictingOperationInProgress, message).from_router()
 }
 
+/// An owner that has not renewed its intent for this long is taken for gone.
+pub fn lifetime(router: &Router) -> Duration {
+    Duration::from_secs(router.parameters.read().int("mosaicIntentTimeoutSecs").max(1) as u64)
+}
+
 /// Renews the intent while it is held.
 async fn renew(intent: std::sync::Weak<Intent>) {
+    let Some(beat) = intent.upgrade().map(|intent| lifetime(&intent.router) / RENEWALS) else { return };
     loop {
-        tokio::time::sleep(BEAT).await;
+        tokio::time::sleep(beat).await;
         let Some(intent) = intent.upgrade() else { return };
         match intent.change(|_| {}).await {
             Ok(()) => {}

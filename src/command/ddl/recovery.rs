@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bson::Document;
 use bson::oid::ObjectId;
 
-use super::intent::{self, BEAT, Intent};
+use super::intent::{self, Intent};
 use super::job::{Drive, Job};
 use super::{capped, coll_mod, create_indexes, drop, drop_database, drop_indexes, rename};
 use crate::command::sharding::{refine, shard_collection};
@@ -16,8 +16,6 @@ use crate::router::Router;
 
 /// How often the intents are looked at.
 const PERIOD: Duration = Duration::from_secs(2);
-/// An owner that has not renewed its intent for this long is taken for gone.
-const GONE: Duration = BEAT.saturating_mul(8);
 
 /// Looks at the intents at once and then for as long as the router runs.
 pub fn start(router: &Arc<Router>) {
@@ -73,7 +71,7 @@ async fn look(router: &Arc<Router>, seen: &mut Seen) -> Result<()> {
         // Of an earlier life of this router, whose address is this one's now.
         let earlier = !own && note.get_str("router").is_ok_and(|r| r == router.identity.name());
         // One of this process that nobody works on: its work ended between the scan and here, or it could not be removed.
-        let limit = if own { PERIOD / 2 } else { GONE };
+        let limit = if own { PERIOD / 2 } else { intent::lifetime(router) };
         let gone = (alone && !own) || earlier;
         if idle || gone || seen.is_abandoned(id, process, beat, Instant::now(), limit) {
             tokio::spawn(take_up(router.clone(), note));
@@ -128,6 +126,8 @@ fn drive(op: &str) -> Option<Drive> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const GONE: Duration = Duration::from_secs(40);
 
     #[test]
     fn an_owner_is_gone_when_it_no_longer_renews() {
