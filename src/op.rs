@@ -48,9 +48,55 @@ pub struct OpRecord {
     pub operation_time: AtomicU64,
     /// The cluster time that its reads on shards wait for, packed; 0 for none.
     pub awaited: AtomicU64,
+    pub waits: ShardWaits,
+}
+
+/// For how long an operation has waited for shards: the time while at least one command of it was under way.
+/// Its commands run in one task, so relaxed counting is exact.
+#[derive(Debug, Default)]
+pub struct ShardWaits {
+    under_way: AtomicU32,
+    sent: AtomicU32,
+    /// Since the operation's start, in nanoseconds.
+    since: AtomicU64,
+    total: AtomicU64,
+}
+
+impl ShardWaits {
+    /// Commands sent to shards so far.
+    pub fn sent(&self) -> u32 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    pub fn total(&self) -> Duration {
+        Duration::from_nanos(self.total.load(Ordering::Relaxed))
+    }
+}
+
+/// A wait for a shard; over when dropped.
+#[derive(Debug)]
+pub struct Waiting<'a>(&'a OpRecord);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let waits = &self.0.waits;
+        if waits.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let now = self.0.started.elapsed().as_nanos() as u64;
+            waits.total.fetch_add(now.saturating_sub(waits.since.load(Ordering::Relaxed)), Ordering::Relaxed);
+        }
+    }
 }
 
 impl OpRecord {
+    /// A command goes out to a shard.
+    pub fn waiting(&self) -> Waiting<'_> {
+        self.waits.sent.fetch_add(1, Ordering::Relaxed);
+        if self.waits.under_way.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.waits.since.store(self.started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+        Waiting(self)
+    }
+
     /// Stops the operation; the first reason given stands.
     pub fn kill(&self, why: Cancelled) {
         self.why.lock().get_or_insert(why);
@@ -82,6 +128,7 @@ impl OpContext {
                 why: parking_lot::Mutex::new(None),
                 operation_time: AtomicU64::new(0),
                 awaited: AtomicU64::new(0),
+                waits: ShardWaits::default(),
             }),
             deadline: None,
         }
@@ -164,6 +211,7 @@ impl OpRegistry {
             why: parking_lot::Mutex::new(None),
             operation_time: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
+            waits: ShardWaits::default(),
         });
         self.running.insert(id, record.clone());
         let guard = OpGuard { registry: self.clone(), id };
@@ -204,5 +252,24 @@ pub struct OpGuard {
 impl Drop for OpGuard {
     fn drop(&mut self) {
         self.registry.running.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn waits_that_overlap_count_once() {
+        let op = OpContext::background("test");
+        let pause = Duration::from_millis(20);
+        let (first, second) = (op.record.waiting(), op.record.waiting());
+        tokio::time::sleep(pause).await;
+        drop(first);
+        assert_eq!(op.record.waits.total(), Duration::ZERO);
+        drop(second);
+        let total = op.record.waits.total();
+        assert!(total >= pause && total < op.record.started.elapsed() + pause, "{total:?}");
+        assert_eq!(op.record.waits.sent(), 2);
     }
 }

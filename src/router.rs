@@ -16,6 +16,7 @@ use crate::catalog::snapshot::Snapshot;
 use crate::command::FailPoints;
 use crate::command::ddl;
 use crate::command::read::views::ViewCatalog;
+use crate::command::sharding::balancer;
 use crate::config::{CatalogConfig, Config, Parameters};
 use crate::conn::{Connections, Listener, Topology};
 use crate::cursor::CursorRegistry;
@@ -116,12 +117,14 @@ impl Router {
         let catalog = Catalog::open(&config, &identity, shards.clone(), shutdown.clone()).await?;
         let minutes = config.parameters.int("localLogicalSessionTimeoutMinutes").max(1) as u64;
         let session_timeout = Duration::from_secs(minutes * 60);
+        let stats = Stats::default();
+        stats.slow.set_threshold(config.log.slow_op.map_or(-1, |d| d.as_millis() as i64));
         let router = Arc::new(Router {
             parameters: RwLock::new(config.parameters.clone()),
             ops: Arc::new(OpRegistry::default()),
             cursors: CursorRegistry::new(shards.clone()),
             views: ViewCatalog::default(),
-            stats: Arc::new(Stats::default()),
+            stats: Arc::new(stats),
             sessions: Sessions::new(session_timeout),
             ddl: Arc::new(ddl::Coordinator::default()),
             clock: ClusterClock::default(),
@@ -143,6 +146,7 @@ impl Router {
         crate::txn::recovery::start(&router);
         crate::session::start(&router);
         ddl::recovery::start(&router);
+        balancer::note_absence(&router);
         Ok(router)
     }
 

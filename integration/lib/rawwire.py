@@ -35,6 +35,13 @@ class Raw:
         body = b"".join(parts)
         self.socket.sendall(struct.pack("<iiii", 16 + len(body), self.number, 0, 2013) + body)
 
+    def run_bytes(self, document):
+        """The reply to a command that is BSON already, as it is."""
+        self.number += 1
+        body = struct.pack("<I", 0) + b"\0" + document
+        self.socket.sendall(struct.pack("<iiii", 16 + len(body), self.number, 0, 2013) + body)
+        return self.receive()
+
     def _read(self, count):
         data = bytearray()
         while len(data) < count:

@@ -1,9 +1,11 @@
 //! Raw BSON: typed look-ups by name that never decode what they do not need, fields by offset, structural checks,
 //! patching in place and copying with changes.
 
+mod brief;
 mod edit;
 mod scan;
 
+pub use brief::{brief, quote};
 pub use edit::{Writer, set_int64, with_int64};
 pub use scan::{Field, Fields, MAX_DEPTH, check, fields, find, find_path, int32, int64, kind};
 

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use bson::{RawDocument, RawDocumentBuf, cstr};
 
 use super::failpoint::Action;
-use super::{Ctx, Generic, Reply, Request, table};
+use super::{CommandSpec, Ctx, Generic, Reply, Request, slow, table};
 use crate::bsonx;
 use crate::conn::ConnState;
 use crate::error::{Code, Error, Result};
 use crate::op::{OpContext, OpGuard};
 use crate::router::Router;
 use crate::scatter::named_time;
+use crate::stats::log;
 use crate::wire::Message;
 
 /// A command that was found, scanned and registered, but does not run yet. The connection keeps its
@@ -40,25 +41,27 @@ pub fn prepare(
     conn: &Arc<ConnState>,
     message: Message,
 ) -> std::result::Result<Prepared, Box<Reply>> {
-    match try_prepare(router, conn, message) {
+    let spec = bsonx::first_key(&message.body).and_then(table::lookup);
+    match try_prepare(router, conn, message, spec) {
         Ok(prepared) => Ok(prepared),
         Err(error) => {
-            router.stats.count_command("<unknown>", 1, false, Duration::ZERO);
+            let name = spec.map_or("<unknown>", |spec| spec.name);
+            router.stats.count_command(name, 1, false, Duration::ZERO);
             Err(Box::new(router.clock.finish(None, Reply::doc(error.to_reply()))))
         }
     }
 }
 
-fn try_prepare(router: &Arc<Router>, conn: &Arc<ConnState>, message: Message) -> Result<Prepared> {
-    let body = message.document();
-    let name = match body.iter_elements().next() {
-        Some(first) => first?.key().as_str(),
-        None => return Err(Error::new(Code::CommandNotFound, "no such command: ''")),
+fn try_prepare(
+    router: &Arc<Router>,
+    conn: &Arc<ConnState>,
+    message: Message,
+    spec: Option<&'static CommandSpec>,
+) -> Result<Prepared> {
+    let Some(spec) = spec else {
+        return Err(super::admin::not_built::unknown(message.command().unwrap_or("")));
     };
-    let Some(spec) = table::lookup(name) else {
-        return Err(super::admin::not_built::unknown(name));
-    };
-    let generic = Generic::scan(body)?;
+    let generic = Generic::scan(message.document())?;
     if let Some(session) = generic.session {
         router.sessions.touch(session)?;
     }
@@ -81,25 +84,23 @@ impl Prepared {
 
     /// Runs the command. Every failure becomes an error reply.
     pub async fn run(mut self) -> Outcome {
-        let started = Instant::now();
         let entered = super::ddl::gate::enter(&mut self.ctx, &self.request).await;
         let Prepared { ctx, request, _guard } = &self;
-        let write_concern_error = match ctx.router.failpoints.check(request, ctx).await {
-            Action::Go => None,
+        let (mut write_concern_error, mut failed) = (None, None);
+        match ctx.router.failpoints.check(request, ctx).await {
+            Action::Go => {}
             Action::CloseConnection => return Outcome::CloseConnection,
-            Action::WriteConcernError(doc) => Some(doc),
-            Action::Fail(error) => return Outcome::Reply(ctx.finish_error(request, &error)),
-        };
-        let result = match entered.and_then(|()| check_allowed(ctx, request)) {
-            Ok(()) => match super::certain::make(ctx, request).await {
+            Action::WriteConcernError(doc) => write_concern_error = Some(doc),
+            Action::Fail(error) => failed = Some(error),
+        }
+        let result = match (failed, entered.and_then(|()| check_allowed(ctx, request))) {
+            (Some(error), _) | (None, Err(error)) => Err(error),
+            (None, Ok(())) => match super::certain::make(ctx, request).await {
                 Ok(None) => (request.spec.run)(ctx, request).await,
                 Ok(Some(newer)) => (request.spec.run)(&newer, request).await,
                 Err(error) => Err(error),
             },
-            Err(error) => Err(error),
         };
-        let elapsed = started.elapsed();
-        ctx.router.stats.count_command(request.spec.name, request.statements(), result.is_ok(), elapsed);
         let reply = match result {
             Ok(reply) => match write_concern_error {
                 Some(doc) => ctx.router.clock.finish(Some(&ctx.op), with_write_concern_error(reply, &doc)),
@@ -107,6 +108,7 @@ impl Prepared {
             },
             Err(error) => ctx.finish_error(request, &error),
         };
+        ctx.account(request, &reply);
         Outcome::Reply(reply)
     }
 }
@@ -151,6 +153,18 @@ fn with_write_concern_error(reply: Reply, error: &RawDocument) -> Reply {
 }
 
 impl Ctx {
+    /// Counts the finished command, and logs it if it was slow.
+    fn account(&self, request: &Request, reply: &Reply) {
+        let elapsed = self.op.record.started.elapsed();
+        let stats = &self.router.stats;
+        // A shard's reply that was passed on may be a failure too.
+        let ok = bsonx::find(&reply.body, "ok").is_some_and(|ok| reply.body[ok.range()].iter().any(|b| *b != 0));
+        stats.count_command(request.spec.name, request.statements(), ok, elapsed);
+        if stats.slow.logs(elapsed) || log::verbosity_of_commands() > 0 {
+            slow::report(self, request, &reply.body, elapsed);
+        }
+    }
+
     fn finish_error(&self, request: &Request, error: &Error) -> Reply {
         if error.is(Code::InternalError) {
             tracing::error!(command = request.spec.name, op = self.op.id(), %error, "command failed inside the router");

@@ -8,6 +8,7 @@ mod config_write;
 mod dispatch;
 mod failpoint;
 mod request;
+mod slow;
 mod table;
 
 pub mod admin;

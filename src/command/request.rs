@@ -45,9 +45,20 @@ impl Generic {
         let mut generic = Generic::default();
         let base = body.as_bytes().as_ptr() as usize;
         let mut has_db = false;
-        for element in body.iter_elements() {
+        let mut seen = 0_u64;
+        for (index, element) in body.iter_elements().enumerate() {
             let element = element?;
-            match element.key().as_str() {
+            // Nearly always the marks differ; where two agree, the names before are compared.
+            let name = element.key().as_str();
+            let mark = mark(name.as_bytes());
+            if seen & mark != 0 && body.iter_elements().take(index).flatten().any(|e| e.key().as_str() == name) {
+                return Err(Error::with_code(
+                    40413,
+                    format!("BSON field '{name}' is a duplicate field of the command"),
+                ));
+            }
+            seen |= mark;
+            match name {
                 "$db" => {
                     let RawBsonRef::String(db) = element.value()? else {
                         return Err(Error::new(Code::TypeMismatch, "Field '$db' must be a string"));
@@ -78,6 +89,13 @@ impl Generic {
         }
         Ok(generic)
     }
+}
+
+/// One bit of 64 for a name.
+fn mark(name: &[u8]) -> u64 {
+    let (first, last) = (name.first().copied().unwrap_or(0), name.last().copied().unwrap_or(0));
+    let mixed = name.len() ^ (usize::from(first) * 7) ^ (usize::from(last) * 29);
+    1 << (mixed & 63)
 }
 
 fn max_time(value: RawBsonRef<'_>) -> Result<Option<u64>> {
@@ -213,5 +231,31 @@ impl Request {
                 bsonx::type_name(value.element_type())
             ),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::rawdoc;
+
+    #[test]
+    fn a_field_stands_once() {
+        let twice = |name: &str| {
+            let mut body = bsonx::Writer::new();
+            body.str("find", "c").int32(name, 1).int32("other", 1).int32(name, 1).str("$db", "d");
+            Generic::scan(bsonx::view(&body.finish())).map(|_| ()).map_err(|e| e.code())
+        };
+        assert_eq!(twice("filter"), Err(40413));
+        assert_eq!(twice("maxTimeMS"), Err(40413));
+        assert_eq!(twice("$db").map_err(|_| ()), Err(()));
+        let mut many = bsonx::Writer::new();
+        for name in ["insert", "ordered", "lsid2", "txnNumber", "filter", "sort", "limit", "a", "b", "c", "comment"] {
+            many.int32(name, 1);
+        }
+        many.str("$db", "d");
+        let many = many.finish();
+        assert!(Generic::scan(bsonx::view(&many)).is_ok());
+        assert!(Generic::scan(&rawdoc! { "ping": 1 }).is_err());
     }
 }

@@ -4,6 +4,7 @@
 //! reason: an error at another shard, a client that went away, a timeout, `killCursors`. [`CursorRegistry`] keeps the
 //! client's cursors between two `getMore`s.
 
+mod lifespan;
 mod registry;
 mod remote;
 

@@ -1,13 +1,14 @@
 //! The cursors that clients hold open on this router.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use dashmap::DashMap;
 use parking_lot::Mutex;
 
+use super::lifespan::Lifespans;
 use super::{Cursor, Killer};
 use crate::error::{Code, Error, Result};
 use crate::op::{Cancelled, OpRecord};
@@ -40,7 +41,25 @@ struct Entry {
     facts: NewCursor,
     created: Instant,
     single_target: bool,
+    /// A getMore came for it.
+    used: AtomicBool,
+    totals: Arc<Totals>,
     state: Mutex<State>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.totals.lifespans.record(self.created.elapsed());
+    }
+}
+
+/// Counted since the start.
+#[derive(Debug, Default)]
+struct Totals {
+    opened: AtomicU64,
+    timed_out: AtomicU64,
+    more_than_one_batch: AtomicU64,
+    lifespans: Lifespans,
 }
 
 #[derive(Debug)]
@@ -51,7 +70,7 @@ enum State {
 }
 
 /// Numbers for `serverStatus.metrics.cursor`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CursorStats {
     pub open: u64,
     /// In use by a getMore right now.
@@ -64,6 +83,10 @@ pub struct CursorStats {
     pub timed_out: u64,
     /// Opened since the start.
     pub total_opened: u64,
+    /// Of those, the ones a getMore came for.
+    pub more_than_one_batch: u64,
+    /// How long the closed ones lived: name of the span, and number.
+    pub lifespans: Vec<(&'static str, u64)>,
 }
 
 /// One idle cursor, for `$currentOp` with `idleCursors`.
@@ -80,18 +103,12 @@ pub struct CursorView {
 pub struct CursorRegistry {
     cursors: DashMap<i64, Arc<Entry>>,
     killer: Arc<Killer>,
-    timed_out: AtomicU64,
-    total_opened: AtomicU64,
+    totals: Arc<Totals>,
 }
 
 impl CursorRegistry {
     pub fn new(shards: Arc<ShardRegistry>) -> Arc<Self> {
-        Arc::new(CursorRegistry {
-            cursors: DashMap::new(),
-            killer: Killer::new(shards),
-            timed_out: AtomicU64::new(0),
-            total_opened: AtomicU64::new(0),
-        })
+        Arc::new(CursorRegistry { cursors: DashMap::new(), killer: Killer::new(shards), totals: Arc::default() })
     }
 
     /// For making [`super::RemoteCursor`]s.
@@ -105,8 +122,9 @@ impl CursorRegistry {
         let single_target = !matches!(cursor, Cursor::Merged(_));
         let time_left = facts.time_left;
         let state = Mutex::new(State::Idle { cursor, last_used: now, time_left });
-        let entry = Arc::new(Entry { facts, created: now, single_target, state });
-        self.total_opened.fetch_add(1, Ordering::Relaxed);
+        let (used, totals) = (AtomicBool::new(false), self.totals.clone());
+        let entry = Arc::new(Entry { facts, created: now, single_target, used, totals, state });
+        self.totals.opened.fetch_add(1, Ordering::Relaxed);
         loop {
             let id = (rand::random::<u64>() >> 1) as i64;
             if id == 0 {
@@ -138,6 +156,9 @@ impl CursorRegistry {
         match std::mem::replace(&mut *state, State::InUse(op.clone())) {
             State::Idle { cursor, time_left, .. } => {
                 drop(state);
+                if !entry.used.swap(true, Ordering::Relaxed) {
+                    self.totals.more_than_one_batch.fetch_add(1, Ordering::Relaxed);
+                }
                 Ok(Checkout { registry: self.clone(), id, entry, cursor: Some(cursor), time_left })
             }
             other => {
@@ -183,7 +204,7 @@ impl CursorRegistry {
         let ids: Vec<i64> = self.cursors.iter().filter(|e| idle(e)).map(|e| *e.key()).collect();
         // One that was taken out meanwhile is not idle any more.
         let reaped = ids.into_iter().filter(|id| self.cursors.remove_if(id, |_, e| idle(e)).is_some()).count();
-        self.timed_out.fetch_add(reaped as u64, Ordering::Relaxed);
+        self.totals.timed_out.fetch_add(reaped as u64, Ordering::Relaxed);
         reaped
     }
 
@@ -209,8 +230,10 @@ impl CursorRegistry {
 
     pub fn stats(&self) -> CursorStats {
         let mut stats = CursorStats {
-            timed_out: self.timed_out.load(Ordering::Relaxed),
-            total_opened: self.total_opened.load(Ordering::Relaxed),
+            timed_out: self.totals.timed_out.load(Ordering::Relaxed),
+            total_opened: self.totals.opened.load(Ordering::Relaxed),
+            more_than_one_batch: self.totals.more_than_one_batch.load(Ordering::Relaxed),
+            lifespans: self.totals.lifespans.counts(),
             ..CursorStats::default()
         };
         for entry in &self.cursors {
@@ -220,6 +243,11 @@ impl CursorRegistry {
             *(if entry.single_target { &mut stats.single_target } else { &mut stats.multi_target }) += 1;
         }
         stats
+    }
+
+    /// The command that opened cursor `id`.
+    pub fn command_of(&self, id: i64) -> Option<Bytes> {
+        self.cursors.get(&id).map(|entry| entry.facts.command.clone())
     }
 
     /// The cursors that no getMore uses now.

@@ -40,11 +40,15 @@ fn one_getmore_at_a_time() {
     assert_eq!(registry.check_out(id, "d.c", None, &op.record).unwrap_err().code(), 12051);
     let taken = out.take().unwrap();
     out.put_back(taken, None);
-    assert_eq!(registry.stats(), CursorStats { open: 1, single_target: 1, total_opened: 1, ..CursorStats::default() });
+    let expected =
+        CursorStats { open: 1, single_target: 1, total_opened: 1, more_than_one_batch: 1, ..registry.stats() };
+    assert_eq!(registry.stats(), expected);
+    assert!(expected.lifespans.iter().all(|(_, n)| *n == 0));
     // Taken and not put back, it is gone.
     drop(registry.check_out(id, "d.c", None, &op.record).unwrap());
     assert_eq!(registry.check_out(id, "d.c", None, &op.record).unwrap_err().code(), 43);
     assert_eq!(registry.stats().open, 0);
+    assert_eq!(registry.stats().lifespans[0].1, 1);
 }
 
 #[test]

@@ -33,10 +33,12 @@ impl Router {
     ) -> Result<ShardReply> {
         let target = self.shards.get(shard)?;
         let run = target.run(op, pref, retry, msg);
+        let waiting = op.record.waiting();
         let reply = match self.awaited(op, &target) {
             None => run.await?,
             Some(time) => Box::pin(self.with_note(&target, time, run)).await?,
         };
+        drop(waiting);
         target.progress().learn(self.clock.observe(op, bsonx::view(&reply.body)));
         Ok(reply)
     }
@@ -51,7 +53,9 @@ impl Ctx {
     /// The same to one certain server of the shard: cursors live on one server.
     pub async fn send_to_server(&self, shard: &str, server: &ServerId, msg: &OutMsg) -> Result<ShardReply> {
         let target = self.router.shards.get(shard)?;
+        let waiting = self.op.record.waiting();
         let reply = target.run_on(&self.op, server, msg).await?;
+        drop(waiting);
         target.progress().learn(self.router.clock.observe(&self.op, bsonx::view(&reply.body)));
         Ok(reply)
     }

@@ -3,14 +3,16 @@
 //! One per process, as `tracing` itself is. Several routers in one process (`mosaic dev`) share it.
 
 mod line;
+mod verbosity;
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use bson::Document;
 use parking_lot::Mutex;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Metadata, Subscriber};
@@ -59,7 +61,6 @@ struct Log {
     sink: Mutex<Sink>,
     global: Mutex<Kept>,
     warnings: Mutex<Kept>,
-    verbosity: AtomicU8,
     /// Lines that could not be written.
     lost: AtomicU64,
 }
@@ -68,7 +69,6 @@ static LOG: LazyLock<Log> = LazyLock::new(|| Log {
     sink: Mutex::new(Sink::Stderr),
     global: Mutex::default(),
     warnings: Mutex::default(),
-    verbosity: AtomicU8::new(0),
     lost: AtomicU64::new(0),
 });
 
@@ -83,20 +83,43 @@ pub fn init(log: &config::Log) -> Result<()> {
         }
         *LOG.sink.lock() = Sink::File { path: path.clone(), file: open(path)? };
     }
-    LOG.verbosity.store(log.verbosity, Ordering::Relaxed);
+    verbosity::set_all(log.verbosity);
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(JsonLines));
     tracing::callsite::rebuild_interest_cache();
     Ok(())
 }
 
+pub use verbosity::of_commands as verbosity_of_commands;
+
 /// Changes the verbosity (0 to 5) of the running process.
 pub fn set_verbosity(verbosity: u8) {
-    LOG.verbosity.store(verbosity, Ordering::Relaxed);
+    verbosity::set_all(verbosity);
     tracing::callsite::rebuild_interest_cache();
 }
 
+/// The verbosity of the log where no component has its own.
 pub fn verbosity() -> u8 {
-    LOG.verbosity.load(Ordering::Relaxed)
+    verbosity::of("")
+}
+
+/// The verbosities by component, as `logComponentVerbosity`.
+pub fn verbosities() -> Document {
+    verbosity::to_doc()
+}
+
+/// Changes verbosities by component; all or none.
+///
+/// # Errors
+/// What is wrong with the change, in words.
+pub fn set_verbosities(change: &Document) -> std::result::Result<(), String> {
+    verbosity::Change::parse(change)?.apply();
+    tracing::callsite::rebuild_interest_cache();
+    Ok(())
+}
+
+/// Writes a line whose attributes are JSON already: what is too much structure for an event.
+pub fn write_ready(component: &str, id: i64, context: &str, message: &str, attributes: &str) {
+    write_line(line::ready(component, id, context, message, attributes), false);
 }
 
 /// Logs a warning that `getLog: "startupWarnings"` repeats to everyone who connects.
@@ -159,10 +182,14 @@ fn level(verbosity: u8) -> LevelFilter {
     }
 }
 
-/// Whether events of a module are shown: libraries' only from warnings up, unless the verbosity is 5.
-fn shown(metadata: &Metadata<'_>, verbosity: u8) -> bool {
-    let own = metadata.target().starts_with("mosaic");
-    let limit = if own || verbosity >= 5 { level(verbosity) } else { LevelFilter::WARN };
+/// Whether events of a module are shown: libraries' only from warnings up, unless the whole log's verbosity is 5.
+fn shown(metadata: &Metadata<'_>) -> bool {
+    let target = metadata.target();
+    let limit = match target.starts_with("mosaic") {
+        true => level(verbosity::of(line::path(target))),
+        false if verbosity() >= 5 => level(verbosity()),
+        false => LevelFilter::WARN,
+    };
     *metadata.level() <= limit
 }
 
@@ -170,36 +197,39 @@ struct JsonLines;
 
 impl<S: Subscriber> Layer<S> for JsonLines {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        metadata.is_event() && shown(metadata, verbosity())
+        metadata.is_event() && shown(metadata)
     }
 
     // The filter is the same for everyone, so callsites cache it; `set_verbosity` makes them ask again.
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> tracing::subscriber::Interest {
-        match metadata.is_event() && shown(metadata, verbosity()) {
+        match metadata.is_event() && shown(metadata) {
             true => tracing::subscriber::Interest::always(),
             false => tracing::subscriber::Interest::never(),
         }
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(level(verbosity()))
+        Some(level(verbosity::highest()))
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let line = line::format(event);
-        LOG.global.lock().push(&line.text, KEPT);
-        if line.startup_warning {
-            LOG.warnings.lock().push(&line.text, KEPT_WARNINGS);
-        }
-        let mut text = line.text;
-        text.push('\n');
-        let written = match &mut *LOG.sink.lock() {
-            Sink::Stderr => std::io::stderr().lock().write_all(text.as_bytes()),
-            Sink::File { file, .. } => file.write_all(text.as_bytes()),
-        };
-        if written.is_err() {
-            LOG.lost.fetch_add(1, Ordering::Relaxed);
-        }
+        write_line(line.text, line.startup_warning);
+    }
+}
+
+fn write_line(mut text: String, startup_warning: bool) {
+    LOG.global.lock().push(&text, KEPT);
+    if startup_warning {
+        LOG.warnings.lock().push(&text, KEPT_WARNINGS);
+    }
+    text.push('\n');
+    let written = match &mut *LOG.sink.lock() {
+        Sink::Stderr => std::io::stderr().lock().write_all(text.as_bytes()),
+        Sink::File { file, .. } => file.write_all(text.as_bytes()),
+    };
+    if written.is_err() {
+        LOG.lost.fetch_add(1, Ordering::Relaxed);
     }
 }
 

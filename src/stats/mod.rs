@@ -5,6 +5,7 @@
 mod counters;
 mod latency;
 pub mod log;
+mod slow;
 mod targeted;
 mod transactions;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 pub use counters::{Counter, OpKind, OperationCounters};
 pub use latency::{Histogram, Latencies, Latency};
+pub use slow::SlowOps;
 pub use targeted::{Hosts, TargetCounters, Targeted};
 pub use transactions::{CommitType, TransactionStats};
 
@@ -83,6 +85,7 @@ pub struct Stats {
     pub latencies: Latencies,
     pub targeted: Targeted,
     pub transactions: TransactionStats,
+    pub slow: SlowOps,
     /// Replies with `ok: 0`, what `serverStatus.asserts.user` shows.
     pub failed: Counter,
     commands: HashMap<&'static str, CommandCount>,
@@ -100,6 +103,7 @@ impl Default for Stats {
             latencies: Latencies::default(),
             targeted: Targeted::default(),
             transactions: TransactionStats::default(),
+            slow: SlowOps::default(),
             failed: Counter::default(),
             commands: NAMES.iter().map(|name| (*name, CommandCount::default())).collect(),
             unknown: CommandCount::default(),

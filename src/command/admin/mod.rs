@@ -4,6 +4,7 @@ mod auth;
 mod build_info;
 mod connection;
 pub mod current_op;
+mod fsync;
 mod host_info;
 mod kill_op;
 mod list_commands;
@@ -28,6 +29,7 @@ pub const FAMILIES: &[&[CommandSpec]] = &[
     build_info::COMMANDS,
     connection::COMMANDS,
     current_op::COMMANDS,
+    fsync::COMMANDS,
     host_info::COMMANDS,
     kill_op::COMMANDS,
     list_commands::COMMANDS,

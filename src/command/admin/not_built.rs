@@ -122,7 +122,6 @@ const ROWS: &[(&[&str], &str)] = &[
         &["top", "dbHash", "dbhash", "driverOIDTest", "getCmdLineOptsOnShards", "lockInfo", "connPoolSync"],
         "it concerns one server; connect to the shard itself",
     ),
-    (&["fsyncUnlock"], "locking shards through the router is not built"),
     (
         &["createSearchIndexes", "updateSearchIndex", "dropSearchIndex", "listSearchIndexes"],
         "search indexes need a search service that plain mongods do not have",

@@ -38,11 +38,18 @@ const GENERIC: &[&str] = &[
     "setAt",
 ];
 
+/// The log's verbosities by component: a document, and the process's rather than the router's.
+const VERBOSITIES: &str = "logComponentVerbosity";
+
+/// Computed parameters that `getParameter: "*"` shows.
+const COMPUTED: &[&str] = &["authenticationMechanisms", VERBOSITIES];
+
 /// Not a parameter of the table: what the cluster's version is, and how clients authenticate.
 fn computed(name: &str) -> Option<Bson> {
     match name {
         "featureCompatibilityVersion" => Some(Bson::Document(doc! { "version": "6.0" })),
         "authenticationMechanisms" => Some(Bson::Array(Vec::new())),
+        VERBOSITIES => Some(Bson::Document(log::verbosities())),
         _ => None,
     }
 }
@@ -69,13 +76,18 @@ fn get_parameter<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result
                 let value = parameters.get(p.name).unwrap_or(Bson::Null);
                 found.insert(p.name, shown(value, true, p.runtime));
             }
+            for name in COMPUTED {
+                found.extend(
+                    computed(name).map(|value| ((*name).to_owned(), shown(value, false, *name == VERBOSITIES))),
+                );
+            }
         } else {
             for name in named(request) {
                 if let Some(p) = parameter(name) {
                     let value = parameters.get(p.name).unwrap_or(Bson::Null);
                     found.insert(p.name, shown(value, true, p.runtime));
                 } else if let Some(value) = computed(name) {
-                    found.insert(name, shown(value, false, false));
+                    found.insert(name, shown(value, false, name == VERBOSITIES));
                 }
             }
         }
@@ -108,6 +120,9 @@ fn set_parameter<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result
             };
             return Err(Error::new(Code::InvalidOptions, text));
         };
+        if *name == VERBOSITIES {
+            return set_verbosities(ctx, request);
+        }
         let Some(parameter) = parameter(name) else {
             return Err(Error::new(
                 Code::InvalidOptions,
@@ -136,4 +151,22 @@ fn set_parameter<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result
         tracing::info!(parameter = *name, %was, %value, "server parameter changed");
         reply(&doc! { "was": was })
     })
+}
+
+/// `{setParameter: 1, logComponentVerbosity: {…}}`.
+fn set_verbosities(ctx: &Ctx, request: &Request) -> Result<Reply> {
+    let value = match request.get(VERBOSITIES) {
+        Some(bson::RawBsonRef::Document(value)) => Document::try_from(value)?,
+        other => {
+            let shown = other.map(Bson::try_from).transpose()?.unwrap_or(Bson::Null);
+            let text = format!("log component verbosity is not a BSON object: {VERBOSITIES}: {shown}");
+            return Err(Error::new(Code::TypeMismatch, text));
+        }
+    };
+    let was = log::verbosities();
+    log::set_verbosities(&value).map_err(|text| Error::new(Code::BadValue, text))?;
+    let whole = Bson::Int32(i32::from(log::verbosity()));
+    ctx.router.parameters.write().set("logLevel", &whole).map_err(|text| Error::new(Code::BadValue, text))?;
+    tracing::info!(%value, "log verbosity changed");
+    reply(&doc! { "was": was })
 }

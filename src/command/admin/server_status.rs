@@ -224,5 +224,23 @@ fn metrics(ctx: &Ctx, _: Option<&Bson>) -> Result<Bson> {
     for (name, total, failed) in stats.command_counts() {
         commands.insert(name, doc! { "failed": failed as i64, "total": total as i64 });
     }
-    Ok(doc! { "commands": commands }.into())
+    Ok(doc! { "commands": commands, "cursor": cursors(&ctx.router) }.into())
+}
+
+fn cursors(router: &Router) -> Document {
+    let c = router.cursors.stats();
+    let lifespan: Document = c.lifespans.iter().map(|(name, n)| ((*name).to_owned(), Bson::Int64(*n as i64))).collect();
+    doc! {
+        "moreThanOneBatch": c.more_than_one_batch as i64,
+        "timedOut": c.timed_out as i64,
+        "totalOpened": c.total_opened as i64,
+        "lifespan": lifespan,
+        "open": {
+            "noTimeout": c.no_timeout as i64,
+            "pinned": c.pinned as i64,
+            "singleTarget": c.single_target as i64,
+            "multiTarget": c.multi_target as i64,
+            "total": c.open as i64,
+        },
+    }
 }

@@ -22,7 +22,7 @@ pub mod job;
 mod list_collections;
 mod list_databases;
 mod list_indexes;
-mod raw;
+pub mod raw;
 pub mod recovery;
 mod refused;
 mod rename;

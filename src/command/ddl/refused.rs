@@ -1,6 +1,6 @@
 //! What a router refuses: `compact`, profiling.
 
-use bson::rawdoc;
+use bson::{RawBsonRef, rawdoc};
 use futures_util::future::BoxFuture;
 
 use crate::bsonx;
@@ -21,9 +21,13 @@ fn compact<'a>(_: &'a Ctx, _: &'a Request) -> BoxFuture<'a, Result<Reply>> {
     Box::pin(async { Err(Error::new(Code::CommandNotSupported, "compact not allowed through mongos")) })
 }
 
+/// Level 0 changes the threshold and the sample rate of the slow-operation log, -1 only tells them.
 fn profile<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
     Box::pin(async move {
-        let level = bsonx::as_int(request.argument()?);
+        let level = match request.argument()? {
+            level @ (RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::Double(_)) => bsonx::as_int(level),
+            other => return Err(wrong_type("profile", other)),
+        };
         if !matches!(level, Some(-1 | 0)) {
             return Err(Error::new(
                 Code::BadValue,
@@ -31,13 +35,54 @@ fn profile<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply
                  or 'filter' settings for logging, or -1 to view current values",
             ));
         }
-        if level == Some(0) && ["slowms", "sampleRate", "filter"].iter().any(|f| request.get(f).is_some()) {
+        if request.get("filter").is_some() {
             return Err(Error::new(
                 Code::CommandNotSupported,
-                "the threshold of slow operations is set in the router's configuration (operationProfiling.slowOpThresholdMs)",
+                "a filter for slow operations is not built; 'slowms' and 'sampleRate' are",
             ));
         }
-        let slow = ctx.router.config.log.slow_op.map_or(-1, |d| d.as_millis() as i32);
-        Ok(Reply::ok(rawdoc! { "was": 0, "slowms": slow, "sampleRate": 1.0 }))
+        let slow_ms = request.get("slowms").map(|v| number("slowms", v)).transpose()?;
+        let rate = request.get("sampleRate").map(|v| number("sampleRate", v)).transpose()?;
+        if rate.is_some_and(|r| !(0.0..=1.0).contains(&r)) {
+            return Err(Error::new(Code::BadValue, "'sampleRate' must be between 0.0 and 1.0 inclusive"));
+        }
+        let slow = &ctx.router.stats.slow;
+        let (was_ms, was_rate) = (slow.threshold(), slow.sample_rate());
+        if level == Some(0) {
+            if let Some(ms) = slow_ms {
+                slow.set_threshold(ms as i64);
+            }
+            if let Some(rate) = rate {
+                slow.set_sample_rate(rate);
+            }
+            if slow_ms.is_some() || rate.is_some() {
+                tracing::info!(
+                    slowms = slow.threshold(),
+                    sample_rate = slow.sample_rate(),
+                    "slow-operation log changed"
+                );
+            }
+        }
+        let was_ms = i32::try_from(was_ms).unwrap_or(i32::MAX);
+        Ok(Reply::ok(rawdoc! { "was": 0, "slowms": was_ms, "sampleRate": was_rate }))
     })
+}
+
+fn number(name: &str, value: RawBsonRef<'_>) -> Result<f64> {
+    match value {
+        RawBsonRef::Int32(n) => Ok(f64::from(n)),
+        RawBsonRef::Int64(n) => Ok(n as f64),
+        RawBsonRef::Double(n) => Ok(n),
+        other => Err(wrong_type(name, other)),
+    }
+}
+
+fn wrong_type(name: &str, value: RawBsonRef<'_>) -> Error {
+    let kind = bsonx::type_name(value.element_type());
+    Error::new(
+        Code::TypeMismatch,
+        format!(
+            "BSON field 'profile.{name}' is the wrong type '{kind}', expected types '[long, int, decimal, double]'"
+        ),
+    )
 }

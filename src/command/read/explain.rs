@@ -107,6 +107,33 @@ impl Kind {
     }
 }
 
+/// Where a command that could be explained goes, by this operation's snapshot; of a write's statements only the first
+/// counts. For the log: the command itself may have found a better way meanwhile.
+pub fn route_of(ctx: &Ctx, request: &Request) -> Option<Route> {
+    let kind = Kind::of(request.spec.name)?;
+    let ns = request.namespace().ok()?;
+    match ctx.place(&ns) {
+        Place::Sharded(coll) => {
+            let statement = match kind {
+                Kind::Update => request.message.documents("updates").next(),
+                Kind::Delete => request.message.documents("deletes").next(),
+                _ => None,
+            };
+            let (filter, collation) = match statement {
+                Some(first) => {
+                    let first = first.ok()?;
+                    let owned = |key: &str| bsonx::doc(first, key).map(|d| d.to_owned());
+                    (owned("q"), owned("collation"))
+                }
+                None => kind.conditions(request.body()),
+            };
+            ctx.route_uncounted(&coll, filter.as_deref(), collation.as_deref()).ok()
+        }
+        Place::Unsharded(shard) => Some(Route::new([shard], Reason::Unsharded)),
+        Place::Config | Place::Nowhere => None,
+    }
+}
+
 /// The inner command and the verbosity.
 fn arguments(request: &Request) -> Result<(&RawDocument, Verbosity)> {
     let inner = match request.argument()? {

@@ -13,7 +13,7 @@ mod config_simple;
 mod count;
 mod distinct;
 mod distinct_values;
-mod explain;
+pub mod explain;
 mod explain_shape;
 mod find;
 mod find_args;

@@ -3,7 +3,7 @@
 pub mod index_rules;
 
 mod add_shard;
-mod balancer;
+pub mod balancer;
 mod enable_sharding;
 mod list_shards;
 mod place_chunk;

@@ -13,12 +13,14 @@ use crate::catalog::snapshot::CollectionRouting;
 use crate::command::{Ctx, Reply, Request};
 use crate::error::Result;
 use crate::key::ShardKeyPattern;
+use crate::stats::Hosts;
 
 pub const PAYLOAD: &str = "documents";
 
 pub async fn run(ctx: &Ctx, request: &Request, coll: &CollectionRouting) -> Result<Reply> {
     let mut ops = Ops::new(request, PAYLOAD)?;
     let (shards, places) = place_all(&mut ops, coll);
+    super::count_hosts(ctx, request, Hosts::of(shards.len(), Some(coll.table.owners().len())));
     if shards.len() == 1 && !ops.any_changed() && places.iter().all(|p| matches!(p, Place::One(_))) {
         return super::forward(ctx, request, shards.id(0)).await;
     }

@@ -29,6 +29,7 @@ use super::{Access, CommandSpec, Ctx, Reply, Request};
 use crate::catalog::model::{Namespace, ShardId};
 use crate::error::{Code, Error, Result};
 use crate::shard::{ReadPreference, Retryable};
+use crate::stats::Hosts;
 use crate::wire::OutMsg;
 
 pub use find_and_modify::FindAndModify;
@@ -94,11 +95,23 @@ fn begin(request: &Request) -> Result<Namespace> {
 
 /// The collection is whole on its database's primary shard, and so is the command.
 async fn unsharded(ctx: &Ctx, request: &Request, ns: &Namespace) -> Result<Reply> {
+    count_hosts(ctx, request, Hosts::Unsharded);
     if ns.db() == "config" {
         return Box::pin(ctx.write_config(request, ns)).await;
     }
     let shard = ctx.ensure_database(ns.db()).await?;
     forward(ctx, request, &shard).await
+}
+
+/// Counts in `shardingStatistics.numHostsTargeted` how widely a write was spread (findAndModify has no counter).
+fn count_hosts(ctx: &Ctx, request: &Request, hosts: Hosts) {
+    let targeted = &ctx.router.stats.targeted;
+    match request.spec.name {
+        "insert" => targeted.insert.count(hosts),
+        "update" => targeted.update.count(hosts),
+        "delete" => targeted.delete.count(hosts),
+        _ => {}
+    }
 }
 
 /// Sends the client's command to one shard as it came and passes the reply on as it is.

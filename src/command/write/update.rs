@@ -13,6 +13,7 @@ use crate::catalog::model::ShardId;
 use crate::catalog::snapshot::CollectionRouting;
 use crate::command::{Ctx, Reply, Request};
 use crate::error::Result;
+use crate::stats::Hosts;
 use crate::target::{self, Route};
 
 pub async fn run(ctx: &Ctx, request: &Request, coll: &CollectionRouting, payload: &'static str) -> Result<Reply> {
@@ -32,6 +33,10 @@ pub async fn run(ctx: &Ctx, request: &Request, coll: &CollectionRouting, payload
             Err(error) => Place::Failed(Box::new(error)),
         });
     }
+    // What needs more than forwarding nearly always asks every owner.
+    let owners = coll.table.owners().len();
+    let special = places.iter().any(|p| matches!(p, Place::Special));
+    super::count_hosts(ctx, request, Hosts::of(if special { owners } else { shards.len() }, Some(owners)));
     if shards.len() == 1 && places.iter().all(|p| matches!(p, Place::One(_))) {
         return super::forward(ctx, request, shards.id(0)).await;
     }

@@ -33,15 +33,8 @@ pub(super) fn format(event: &Event<'_>) -> Line {
         thread.name().unwrap_or("-").to_owned()
     });
     let mut text = String::with_capacity(256);
-    let _ = write!(
-        text,
-        r#"{{"t":{{"$date":"{}"}},"s":"{severity}","c":"{}","id":{},"ctx":{},"msg":{}"#,
-        now(),
-        component(metadata.target()),
-        fields.id,
-        Value::String(context),
-        Value::String(std::mem::take(&mut fields.message)),
-    );
+    let component = component(metadata.target()).0;
+    begin(&mut text, severity, component, fields.id, &context, &fields.message);
     if !fields.attributes.is_empty() {
         let _ = write!(text, r#","attr":{}"#, Value::Object(fields.attributes));
     }
@@ -51,6 +44,25 @@ pub(super) fn format(event: &Event<'_>) -> Line {
     }
     text.push('}');
     Line { text, startup_warning }
+}
+
+/// One line whose attributes are JSON already.
+pub(super) fn ready(component: &str, id: i64, context: &str, message: &str, attributes: &str) -> String {
+    let mut text = String::with_capacity(256 + attributes.len());
+    begin(&mut text, "I", component, id, context, message);
+    let _ = write!(text, r#","attr":{attributes}}}"#);
+    text
+}
+
+/// What every line begins with; the object stays open.
+fn begin(text: &mut String, severity: &str, component: &str, id: i64, context: &str, message: &str) {
+    let _ = write!(
+        text,
+        r#"{{"t":{{"$date":"{}"}},"s":"{severity}","c":"{component}","id":{id},"ctx":{},"msg":{}"#,
+        now(),
+        Value::String(context.to_owned()),
+        Value::String(message.to_owned()),
+    );
 }
 
 /// `2026-11-30T18:02:33.972+00:00`.
@@ -64,19 +76,24 @@ fn now() -> String {
     }
 }
 
-/// mongod's name for the part of the process that a module is.
-fn component(target: &str) -> &'static str {
+/// mongod's name for the part of the process that a module is, as lines show it and as `logComponentVerbosity` does.
+fn component(target: &str) -> (&'static str, &'static str) {
     let mut parts = target.split("::").skip(1);
     match parts.next() {
-        Some("conn" | "wire") => "NETWORK",
-        Some("shard") => "CONNPOOL",
-        Some("catalog" | "router" | "target" | "scatter") => "SHARDING",
-        Some("command") => "COMMAND",
-        Some("cursor" | "merge") => "QUERY",
-        Some("txn") => "TXN",
-        Some("config" | "dev" | "stats") => "CONTROL",
-        _ => "-",
+        Some("conn" | "wire") => ("NETWORK", "network"),
+        Some("shard") => ("CONNPOOL", "network.connectionPool"),
+        Some("catalog" | "router" | "target" | "scatter") => ("SHARDING", "sharding"),
+        Some("command") => ("COMMAND", "command"),
+        Some("cursor" | "merge") => ("QUERY", "query"),
+        Some("txn") => ("TXN", "transaction"),
+        Some("config" | "dev" | "stats") => ("CONTROL", "control"),
+        _ => ("-", ""),
     }
+}
+
+/// The component of a module, by which its verbosity is set.
+pub(super) fn path(target: &str) -> &'static str {
+    component(target).1
 }
 
 #[derive(Default)]
@@ -135,8 +152,15 @@ mod tests {
 
     #[test]
     fn components() {
-        assert_eq!(component("mosaic::conn::task"), "NETWORK");
-        assert_eq!(component("mosaic::command::ddl"), "COMMAND");
-        assert_eq!(component("mosaic"), "-");
+        assert_eq!(component("mosaic::conn::task"), ("NETWORK", "network"));
+        assert_eq!(component("mosaic::command::ddl"), ("COMMAND", "command"));
+        assert_eq!(component("mosaic"), ("-", ""));
+    }
+
+    #[test]
+    fn ready_attributes() {
+        let line = ready("COMMAND", 51803, "conn1", "Slow query", r#"{"ns":"a.b"}"#);
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        assert_eq!((line["id"].as_i64(), line["attr"]["ns"].as_str()), (Some(51803), Some("a.b")), "{line}");
     }
 }
