@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import threading
+import time
 import unittest
 
 import pymongo
@@ -27,7 +28,8 @@ class Faults(ClusterCase):
     def fail(self, shard, command, **data):
         admin = self.cluster.member_client(shard).admin
         mode = data.pop("mode", "alwaysOn")
-        admin.command("configureFailPoint", "failCommand", mode=mode, data={"failCommands": [command], **data})
+        commands = [command] if isinstance(command, str) else command
+        admin.command("configureFailPoint", "failCommand", mode=mode, data={"failCommands": commands, **data})
 
     def heal(self):
         for shard in ("shard0", "shard1", "shard2"):
@@ -101,9 +103,146 @@ class Faults(ClusterCase):
         self.fail("shard0", "drop", closeConnection=True)
         with self.assertRaises(pymongo.errors.OperationFailure):
             self.coll.drop()
+        # The primary shard's part is still there: nobody sees it, nobody writes to it.
+        for work in (
+            lambda: list(self.coll.find(max_time_ms=300)),
+            lambda: list(self.db.other.aggregate([{"$merge": "h"}], maxTimeMS=300)),
+            lambda: self.db.command("explain", {"find": "h"}, maxTimeMS=300),
+        ):
+            self.assertFails(50, work)
+        acknowledged = []
+        inserting = threading.Thread(target=lambda: acknowledged.append(self.coll.insert_one({"_id": "new"})))
+        inserting.start()
+        inserting.join(1)
+        self.assertEqual(acknowledged, [])
+        self.heal()
+        inserting.join(30)
+        self.assertEqual(len(acknowledged), 1)
+        self.assertSound()
+        self.assertEqual(list(self.coll.find()), [{"_id": "new"}])
+
+    def test_a_name_that_stays_closed_is_refused_in_the_end(self):
+        self.fail("shard0", "drop", closeConnection=True)
+        with self.assertRaises(pymongo.errors.OperationFailure):
+            self.coll.drop()
+        error = self.assertFails(117, self.coll.insert_one, {"_id": "new"})
+        self.assertIn("cannot be used while its drop is not finished", str(error))
         self.heal()
         self.assertSound()
         self.assertEqual(list(self.coll.find()), [])
+
+    def test_out_waits_for_a_drop_of_its_target(self):
+        self.db.source.insert_many([{"_id": i} for i in range(3)])
+        self.fail("shard0", "drop", blockConnection=True, blockTimeMS=1500, mode={"times": 1})
+        dropping = threading.Thread(target=self.coll.drop)
+        dropping.start()
+        eventually(lambda: intents(self.cluster), what="the drop's intent")
+        self.db.source.aggregate([{"$out": "h"}])
+        dropping.join(30)
+        self.assertSound()
+        self.assertEqual(len(list(self.coll.find())), 3)
+
+    def test_rename_does_not_replace_what_came_meanwhile(self):
+        self.fail("shard1", "ping", blockConnection=True, blockTimeMS=1000, mode={"times": 1})
+        outcome = []
+
+        def rename():
+            try:
+                outcome.append(self.coll.rename("g"))
+            except pymongo.errors.OperationFailure as e:
+                outcome.append(e)
+
+        renaming = threading.Thread(target=rename)
+        renaming.start()
+        eventually(lambda: intents(self.cluster), what="the intent to rename")
+        self.db.g.insert_one({"_id": "came", "k": 1})
+        renaming.join(30)
+        self.assertEqual([getattr(o, "code", o) for o in outcome], [48])
+        self.assertEqual(list(self.db.g.find()), [{"_id": "came", "k": 1}])
+        self.assertEqual(len(list(self.coll.find())), 60)
+        self.assertSound()
+
+    def test_a_majority_that_does_not_have_a_drop_is_waited_for(self):
+        late = {"code": 64, "errmsg": "waiting for replication timed out"}
+        self.fail("shard1", ["drop", "delete"], writeConcernError=late)
+        error = self.assertFails(64, self.db.command, "drop", "h")
+        self.assertIn("shard1", str(error))
+        self.assertEqual([i["op"] for i in intents(self.cluster)], ["drop"])
+        self.heal()
+        self.assertSound()
+        self.assertEqual(self.db.list_collection_names(), [])
+
+    def test_sharding_waits_for_majorities(self):
+        late = {"code": 64, "errmsg": "waiting for replication timed out"}
+        for command in ("applyOps", "createIndexes"):
+            self.fail("shard1", command, writeConcernError=late)
+            ns = f"{self.db.name}.late"
+            self.assertFails(64, self.client.admin.command, "shardCollection", ns, key={"k": "hashed"})
+            self.heal()
+            self.assertSound()
+            self.assertIsNone(self.client.config.collections.find_one({"_id": ns}))
+
+    def test_a_drop_goes_on_when_its_clients_time_is_up(self):
+        self.fail("shard1", "drop", blockConnection=True, blockTimeMS=3000, mode={"times": 1})
+        began = time.monotonic()
+        self.assertFails(50, self.db.command, "drop", "h", maxTimeMS=500)
+        self.assertLess(time.monotonic() - began, 2.5)
+        self.assertSound()
+        self.assertEqual(self.db.list_collection_names(), [])
+
+    def test_options_are_set_back_even_if_that_fails_at_first(self):
+        self.fail("shard0", "collMod", closeConnection=True, mode={"skip": 1})
+        self.fail("shard1", "collMod", errorCode=14031)
+        self.assertFails(14031, self.db.command, "collMod", "h", validator={"v": {"$gte": 0}})
+        self.assertEqual([i["step"] for i in intents(self.cluster)], ["undoing"])
+        self.heal()
+        self.assertSound()
+        for shard in ("shard0", "shard1", "shard2"):
+            self.assertFalse(self.cluster.shard_client(shard)[self.db.name].h.options().get("validator"), shard)
+
+    def test_an_index_that_one_shard_refuses_to_drop_is_dropped_later(self):
+        self.coll.create_index("v")
+        self.fail("shard1", "dropIndexes", errorCode=14031)
+        self.assertFails(14031, self.coll.drop_index, "v_1")
+        self.assertEqual([i["op"] for i in intents(self.cluster)], ["dropIndexes"])
+        self.heal()
+        self.assertSound()
+        self.assertEqual(set(self.coll.index_information()), {"_id_", "k_hashed"})
+
+    def test_sharding_that_failed_stays_undone_and_others_do_not_wait_for_ever(self):
+        self.db.plain.create_index("old")
+        self.fail("shard1", ["createIndexes", "drop"], closeConnection=True)
+        ns = f"{self.db.name}.plain"
+        with self.assertRaises(pymongo.errors.OperationFailure):
+            self.client.admin.command("shardCollection", ns, key={"k": "hashed"})
+        self.assertEqual([i["step"] for i in intents(self.cluster)], ["undoing"])
+        began = time.monotonic()
+        self.assertFails(117, self.db.plain.create_index, "v")
+        self.assertLess(time.monotonic() - began, 30)
+        self.heal()
+        self.assertSound()
+        self.assertIsNone(self.client.config.collections.find_one({"_id": ns}))
+
+    def test_the_last_index_of_a_shard_key_is_not_dropped_by_two(self):
+        coll = self.shard("r", {"k": 1})
+        for round in range(6):
+            coll.create_index("k")
+            coll.create_index([("k", 1), ("x", 1)])
+            codes = []
+
+            def drop(name):
+                try:
+                    self.cluster.client()[self.db.name].r.drop_index(name)
+                except pymongo.errors.OperationFailure as e:
+                    codes.append(e.code)
+
+            threads = [threading.Thread(target=drop, args=(name,)) for name in ("k_1", "k_1_x_1")]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join(30)
+            self.assertEqual(codes, [370], f"round {round}")
+            self.assertEqual(len(coll.index_information()), 2, f"round {round}")
 
     def test_rename_that_a_shard_fails_is_finished_later(self):
         self.fail("shard1", "renameCollection", closeConnection=True)
@@ -193,7 +332,15 @@ PLACES = {
     "createIndexes": ["ddl.recorded", "ddl.advanced", "ddl.oneShard", "ddl.driven"],
     "dropIndexes": ["ddl.recorded", "ddl.advanced", "ddl.oneShard", "ddl.driven"],
     "collMod": ["ddl.recorded", "ddl.advanced", "ddl.oneShard", "ddl.driven"],
-    "shardCollection": ["ddl.recorded", "shardCollection.copied", "ddl.driven"],
+    "shardCollection": ["ddl.recorded", "ddl.advanced", "shardCollection.copied", "ddl.committed", "ddl.driven"],
+    "refine": ["ddl.recorded", "ddl.advanced", "ddl.driven"],
+    # Of an unsharded collection.
+    "drop plain": ["ddl.recorded", "ddl.advanced", "ddl.oneShard", "ddl.driven"],
+    "rename plain": ["ddl.recorded", "ddl.advanced", "ddl.oneShard", "ddl.driven"],
+    "dropIndexes plain": ["ddl.recorded", "ddl.advanced", "ddl.driven"],
+    "collMod plain": ["ddl.recorded", "ddl.advanced", "ddl.oneShard", "ddl.driven"],
+    "convertToCapped plain": ["ddl.recorded", "ddl.advanced", "ddl.oneShard", "ddl.driven"],
+    "cloneCollectionAsCapped plain": ["ddl.recorded", "ddl.advanced", "ddl.driven"],
 }
 
 
@@ -218,7 +365,14 @@ class Crashes(unittest.TestCase):
         db = client["crash"]
         client.drop_database("crash")
         client.admin.command("enableSharding", "crash", primaryShard="shard0")
-        if change != "shardCollection":
+        kind, _, plain = change.partition(" ")
+        if plain:
+            db.h.insert_many([{"_id": i, "k": i} for i in range(20)])
+            db.h.create_index("old")
+        elif kind == "refine":
+            client.admin.command("shardCollection", "crash.h", key={"k": 1})
+            db.h.create_index([("k", 1), ("x", 1)])
+        elif kind != "shardCollection":
             client.admin.command("shardCollection", "crash.h", key={"k": "hashed"})
             db.h.insert_many([{"_id": i, "k": i} for i in range(20)])
             db.h.create_index("old")
@@ -234,9 +388,12 @@ class Crashes(unittest.TestCase):
             "dropIndexes": lambda: db.h.drop_index("old_1"),
             "collMod": lambda: db.command("collMod", "h", validator={"a": {"$exists": False}}),
             "shardCollection": lambda: client.admin.command("shardCollection", "crash.h", key={"k": "hashed"}),
+            "refine": lambda: client.admin.command("refineCollectionShardKey", "crash.h", key={"k": 1, "x": 1}),
+            "convertToCapped": lambda: db.command("convertToCapped", "h", size=1 << 16),
+            "cloneCollectionAsCapped": lambda: db.command("cloneCollectionAsCapped", "h", toCollection="g", size=1 << 16),
         }
         with self.assertRaises(pymongo.errors.PyMongoError):
-            changes[change]()
+            changes[kind]()
         cluster.wait_router_gone()
         # The clients' goodbyes find a router.
         cluster.start_router()
@@ -247,24 +404,30 @@ class Crashes(unittest.TestCase):
         self.assertEqual(problems(cluster, "crash"), [])
         names = set(db.list_collection_names())
         rows = lambda name: len(list(db[name].find()))
-        if change == "drop":
+        if kind == "drop":
             self.assertIn((("h" in names), rows("h")), [(True, 20), (False, 0)])
-        elif change == "dropDatabase":
+        elif kind == "dropDatabase":
             self.assertIn((names, rows("h"), rows("other")), [({"h", "other"}, 20, 1), (set(), 0, 0)])
-        elif change == "rename":
+        elif kind == "rename":
             self.assertIn((names, rows("h"), rows("g")), [({"h", "other"}, 20, 0), ({"g", "other"}, 0, 20)])
-        elif change in ("createIndexes", "dropIndexes"):
+        elif kind in ("createIndexes", "dropIndexes"):
             indexes = set(db.h.index_information())
-            expected = {"_id_", "k_hashed", "old_1"}
+            expected = {"_id_", "old_1"} if plain else {"_id_", "k_hashed", "old_1"}
             self.assertIn(indexes, [expected, expected | {"new_1"}, expected - {"old_1"}])
             self.assertEqual(rows("h"), 20)
-        elif change == "collMod":
-            validators = {str(cluster.shard_client(s).crash.h.options().get("validator")) for s in ("shard0", "shard1")}
+        elif kind == "collMod":
+            holders = ("shard0",) if plain else ("shard0", "shard1")
+            validators = {str(cluster.shard_client(s).crash.h.options().get("validator")) for s in holders}
             self.assertEqual(len(validators), 1, validators)
-        elif change == "shardCollection":
+        elif kind == "shardCollection":
             self.assertIn("h", names)
             client.admin.command("shardCollection", "crash.h", key={"k": "hashed"})
             self.assertEqual(problems(cluster, "crash"), [])
+        elif kind == "refine":
+            client.admin.command("refineCollectionShardKey", "crash.h", key={"k": 1, "x": 1})
+            self.assertEqual(client.config.collections.find_one({"_id": "crash.h"})["key"], {"k": 1, "x": 1})
+        elif kind in ("convertToCapped", "cloneCollectionAsCapped"):
+            self.assertEqual(rows("h"), 20)
 
 
 class SlowCatalog(unittest.TestCase):
@@ -325,18 +488,76 @@ class Survivors(unittest.TestCase):
                 first.admin.command("shardCollection", f"crash.{name}", key={"k": "hashed"})
                 first.crash[name].insert_many([{"_id": i, "k": i} for i in range(20)])
             first.admin.command("configureFailPoint", "mosaicCrash", mode="alwaysOn", data={"at": "ddl.committed"})
+            # So that the second router cannot finish it before this has looked.
+            primary = cluster.shard_client(first.config.databases.find_one({"_id": "crash"})["primary"]).admin
+            no_drops = {"failCommands": ["drop"], "closeConnection": True}
+            primary.command("configureFailPoint", "failCommand", mode="alwaysOn", data=no_drops)
             with self.assertRaises(pymongo.errors.PyMongoError):
                 first.crash.a.drop()
             cluster.wait_router_gone(0)
             # Meanwhile the name is locked, and says who holds it.
             (note,) = second.config["mosaic.ddl"].find()
             self.assertEqual((note["_id"], note["op"], note["step"]), ("crash.a", "drop", "dropping"))
+            primary.command("configureFailPoint", "failCommand", mode="off")
             # Other collections are free.
             second.crash.b.drop()
             eventually(lambda: not list(second.config["mosaic.ddl"].find()), 90, what="the take-over")
             self.assertEqual(list(second.crash.a.find()), [])
             for shard in ("shard0", "shard1"):
                 self.assertEqual(cluster.shard_client(shard).crash.list_collection_names(), [])
+
+    def test_what_was_acknowledged_after_a_crash_stays(self):
+        """One router dies while it changes an unsharded collection; whoever uses the names through another one before
+        the intent is found loses nothing."""
+        with Bare(shards=2, catalog="replicaset", routers=2) as cluster:
+            for change in ("drop", "rename"):
+                for place in ("ddl.recorded", "ddl.advanced", "ddl.oneShard", "ddl.driven"):
+                    with self.subTest(change=change, place=place):
+                        self.used_after_a_crash(cluster, change, place)
+
+    def used_after_a_crash(self, cluster, change, place):
+        first, second = cluster.client(0), cluster.client(1)
+        db = second[f"{change}_{place}".replace(".", "_")]
+        for name in ("a", "b"):
+            db[name].insert_one({"_id": f"old {name}"})
+        first.admin.command("configureFailPoint", "mosaicCrash", mode="alwaysOn", data={"at": place})
+        with self.assertRaises(pymongo.errors.PyMongoError):
+            first[db.name].a.drop() if change == "drop" else first[db.name].a.rename("b", dropTarget=True)
+        for name in ("a", "b"):
+            db[name].insert_one({"_id": "new"})
+        cluster.wait_router_gone(0)
+        eventually(lambda: not list(second.config["mosaic.ddl"].find()), 90, what="the take-over")
+        for name in ("a", "b"):
+            self.assertIn({"_id": "new"}, list(db[name].find()), name)
+        cluster.start_router(0)
+        cluster.close_clients()
+
+    def test_strays_are_collected_by_whoever_finds_the_intent(self):
+        with Bare(shards=2, catalog="replicaset", routers=2) as cluster:
+            first, second = cluster.client(0), cluster.client(1)
+            first.admin.command("enableSharding", "stray", primaryShard="shard0")
+            first.admin.command("configureFailPoint", "mosaicCrash", mode="alwaysOn", data={"at": "ddl.committed"})
+            with self.assertRaises(pymongo.errors.PyMongoError):
+                first.admin.command("shardCollection", "stray.h", key={"k": "hashed"})
+            cluster.wait_router_gone(0)
+            # As a router would have written them that did not know of the sharding.
+            docs = [{"_id": i, "k": i} for i in range(2500)]
+            cluster.shard_client("shard0").stray.h.insert_many(docs)
+            # This one was moved already, but for the deleting.
+            moved = next(i for i in range(100) if not second.stray.h.find_one({"k": i}))
+            cluster.shard_client("shard1").stray.h.insert_one({"_id": moved, "k": moved})
+            eventually(lambda: not list(second.config["mosaic.ddl"].find()), 90, what="the take-over")
+            self.assertEqual([i for i in range(0, 2500, 50) if not second.stray.h.find_one({"k": i})], [])
+            parts = [cluster.shard_client(s).stray.h.count_documents({}) for s in ("shard0", "shard1")]
+            self.assertEqual(sum(parts), 2500, parts)
+
+    def test_the_catalogs_own_set_is_no_shard(self):
+        with Bare(shards=1, catalog="replicaset") as cluster:
+            client = cluster.client()
+            with self.assertRaises(pymongo.errors.OperationFailure) as caught:
+                client.admin.command("addShard", f"cfg/127.0.0.1:{cluster.set_ports['cfg']}")
+            self.assertEqual(caught.exception.code, 96, caught.exception)
+            self.assertEqual([d["_id"] for d in client.config.databases.find()], [])
 
     def test_two_routers_change_the_same_names(self):
         with Bare(shards=2, catalog="replicaset", routers=2) as cluster:

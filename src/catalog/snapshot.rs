@@ -54,6 +54,8 @@ pub struct Snapshot {
     pub collections: HashMap<String, Arc<CollectionRouting>>,
     /// Zone ranges, also of collections that are not sharded (yet).
     pub tags: TagMap,
+    /// Names on which requests wait while their structure changes, with what is done: `db.coll` to `drop`.
+    pub closed: HashMap<String, String>,
     /// `config.settings` by `_id`.
     pub settings: HashMap<String, RawDocumentBuf>,
 }

@@ -35,8 +35,9 @@ pub struct NewCollection {
 
 impl Catalog {
     /// Makes a collection sharded, with its first chunks at versions 1|0, 1|1, …
-    /// The same key again does nothing; another one is AlreadyInitialized (23).
-    pub async fn shard_collection(&self, new: &NewCollection) -> Result<()> {
+    /// The same key again does nothing more than `base`, the beginning of the commit; another one is
+    /// AlreadyInitialized (23).
+    pub async fn shard_collection(&self, new: &NewCollection, base: &CatalogTxn) -> Result<()> {
         let time = self.tick().await?;
         let epoch = ObjectId::new();
         let docs = first_chunks(new, time)?;
@@ -46,7 +47,7 @@ impl Catalog {
             "primary": &*new.primary,
         };
         self.log_change("shardCollection.start", new.ns.as_str(), start).await;
-        let done = self.commit(|snapshot| plan_shard(snapshot, new, epoch, time, &docs)).await?;
+        let done = self.commit(|snapshot| plan_shard(snapshot, new, epoch, time, &docs, base)).await?;
         if done {
             let last = ChunkVersion { major: 1, minor: docs.len().saturating_sub(1) as u32 };
             let end = rawdoc! {
@@ -60,14 +61,18 @@ impl Catalog {
         Ok(())
     }
 
-    /// Removes a sharded collection and its zones from the catalog; false if it is not sharded.
-    pub async fn drop_collection(&self, ns: &Namespace) -> Result<bool> {
+    /// Removes the sharded collection of this uuid, or where that is `None` an unsharded one, and its zones from the
+    /// catalog, in one commit that begins with `base`; false if it is not sharded.
+    ///
+    /// Errors: ConflictingOperationInProgress (117) where the name is another sharded collection's by now.
+    pub async fn drop_collection(&self, ns: &Namespace, uuid: Option<Uuid>, base: &CatalogTxn) -> Result<bool> {
         self.commit(|snapshot| {
-            let mut txn = CatalogTxn::new();
+            let mut txn = base.clone();
             if snapshot.tags.contains_key(ns.as_str()) {
                 txn = txn.delete_where(collection::TAGS, "ns", ns.as_str()).touch(collection::TAGS);
             }
             match snapshot.collection(ns.as_str()) {
+                Some(routing) if Some(routing.uuid) != uuid => Err(another(ns)),
                 Some(routing) => {
                     let txn = txn.unchanged(collection::COLLECTIONS, snapshot.version);
                     Ok(Plan::Commit(remove(txn, routing), true))
@@ -79,12 +84,26 @@ impl Catalog {
         .await
     }
 
-    /// Gives a sharded collection another name, keeping uuid, chunks and zones. A sharded `to` is replaced.
-    /// Does nothing (false) if `from` is not sharded and `to` is not either.
-    pub async fn rename_collection(&self, from: &Namespace, to: &Namespace) -> Result<bool> {
+    /// Gives the collection `from` the name `to`, keeping uuid, chunks and zones; what is sharded under `to` is
+    /// replaced. Each stands with its uuid in the catalog, `None` if it is not sharded. One commit that begins with
+    /// `base`; false if there is nothing more to commit.
+    ///
+    /// Errors: ConflictingOperationInProgress (117) where other collections have the names by now.
+    pub async fn rename_collection(
+        &self,
+        (from, source): (&Namespace, Option<Uuid>),
+        (to, target): (&Namespace, Option<Uuid>),
+        base: &CatalogTxn,
+    ) -> Result<bool> {
         let time = self.tick().await?;
         self.commit(|snapshot| {
-            let mut txn = CatalogTxn::new()
+            for (ns, uuid) in [(from, source), (to, target)] {
+                if snapshot.collection(ns.as_str()).map(|c| c.uuid) != uuid {
+                    return Err(another(ns));
+                }
+            }
+            let mut txn = base
+                .clone()
                 .unchanged(collection::COLLECTIONS, snapshot.version)
                 .unchanged(collection::TAGS, snapshot.version);
             if let Some(target) = snapshot.collection(to.as_str()) {
@@ -134,13 +153,19 @@ impl Catalog {
     }
 
     /// Extends a collection's shard key by suffix fields: chunk and zone bounds get MinKey there (MaxKey in the upper
-    /// bound of the last one), the collection gets a new epoch; one commit.
-    pub async fn refine_key(&self, ns: &Namespace, key: &ShardKeyPattern, collection_uuid: Uuid) -> Result<()> {
+    /// bound of the last one), the collection gets a new epoch; one commit, which begins with `base`.
+    pub async fn refine_key(
+        &self,
+        ns: &Namespace,
+        key: &ShardKeyPattern,
+        collection_uuid: Uuid,
+        base: &CatalogTxn,
+    ) -> Result<()> {
         let time = self.tick().await?;
         for attempt in 0..super::ATTEMPTS {
             let snapshot = self.snapshot();
             let routing = sharded(&snapshot, ns)?;
-            if routing.key.to_doc() == key.to_doc() {
+            if routing.key.to_doc() == key.to_doc() && base.writes.is_empty() {
                 return Ok(());
             }
             if !key.extends(&routing.key) || routing.uuid != collection_uuid {
@@ -154,7 +179,7 @@ impl Catalog {
                 Ok(())
             })
             .await?;
-            let txn = refined(&snapshot, routing, key, &docs, time)?;
+            let txn = refined(&snapshot, routing, key, &docs, time, base)?;
             if self.try_commit(attempt, &txn).await? {
                 return Ok(());
             }
@@ -169,6 +194,10 @@ pub(super) fn sharded<'a>(snapshot: &'a Snapshot, ns: &Namespace) -> Result<&'a 
         Some(routing) => Ok(routing),
         None => Err(Error::new(Code::NamespaceNotSharded, format!("Collection {ns} is not sharded."))),
     }
+}
+
+fn another(ns: &Namespace) -> Error {
+    Error::new(Code::ConflictingOperationInProgress, format!("{ns} is another collection by now")).from_router()
 }
 
 /// Deletes a collection's document and chunks.
@@ -216,10 +245,12 @@ fn plan_shard(
     epoch: ObjectId,
     time: Timestamp,
     docs: &[ChunkDoc],
+    base: &CatalogTxn,
 ) -> Result<Plan<bool>> {
     if let Some(found) = snapshot.collection(new.ns.as_str()) {
         return match found.key.to_doc() == new.key.to_doc() && found.unique == new.unique {
-            true => Ok(Plan::Nothing(false)),
+            true if base.writes.is_empty() => Ok(Plan::Nothing(false)),
+            true => Ok(Plan::Commit(base.clone(), false)),
             false => {
                 Err(Error::new(Code::AlreadyInitialized, format!("sharding already enabled for collection {}", new.ns)))
             }
@@ -246,7 +277,8 @@ fn plan_shard(
         no_balance: false,
         rest: RawDocumentBuf::new(),
     };
-    let mut txn = CatalogTxn::new()
+    let mut txn = base
+        .clone()
         .unchanged(collection::COLLECTIONS, snapshot.version)
         .unchanged(collection::DATABASES, snapshot.version)
         .unchanged(collection::SHARDS, snapshot.version)
@@ -265,6 +297,7 @@ fn refined(
     key: &ShardKeyPattern,
     docs: &[RawDocumentBuf],
     time: Timestamp,
+    base: &CatalogTxn,
 ) -> Result<CatalogTxn> {
     let epoch = ObjectId::new();
     let info = CollectionInfo {
@@ -274,7 +307,8 @@ fn refined(
         key: key.to_doc().to_owned(),
         ..(*routing.info).clone()
     };
-    let mut txn = CatalogTxn::new()
+    let mut txn = base
+        .clone()
         .unchanged(collection::COLLECTIONS, snapshot.version)
         .unchanged(collection::TAGS, snapshot.version)
         .unchanged(&Touch::chunks(routing.uuid), snapshot.version)

@@ -76,11 +76,13 @@ impl Catalog {
         }
     }
 
-    /// Removes a database from the catalog, with every collection of it that is sharded and their zones.
-    pub async fn drop_database(&self, db: &str) -> Result<bool> {
+    /// Removes a database from the catalog, with every collection of it that is sharded and their zones, in one commit
+    /// that begins with `base`.
+    pub async fn drop_database(&self, db: &str, base: &CatalogTxn) -> Result<bool> {
         self.commit(|snapshot| {
             let prefix = format!("{db}.");
-            let mut txn = CatalogTxn::new()
+            let mut txn = base
+                .clone()
                 .unchanged(collection::DATABASES, snapshot.version)
                 .unchanged(collection::COLLECTIONS, snapshot.version)
                 .delete(collection::DATABASES, db)
@@ -91,7 +93,7 @@ impl Catalog {
             for ns in snapshot.tags.keys().filter(|ns| ns.starts_with(&prefix)) {
                 txn = txn.delete_where(collection::TAGS, "ns", ns.as_str()).touch(collection::TAGS);
             }
-            match snapshot.databases.contains_key(db) || txn.touches.len() > 1 {
+            match snapshot.databases.contains_key(db) || txn.touches.len() > 1 || !base.writes.is_empty() {
                 true => Ok(Plan::Commit(txn, true)),
                 false => Ok(Plan::Nothing(false)),
             }

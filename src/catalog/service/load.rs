@@ -41,6 +41,9 @@ pub(super) async fn load(view: &mut dyn View, old: &Snapshot) -> Result<Snapshot
     if changed(&changes, collection::SETTINGS) {
         next.settings = settings(view).await?;
     }
+    if changed(&changes, collection::DDL) {
+        next.closed = closed(view).await?;
+    }
     let tags_changed = changed(&changes, collection::TAGS);
     if tags_changed {
         next.tags = tags(view).await?;
@@ -78,6 +81,17 @@ async fn databases(view: &mut dyn View) -> Result<HashMap<String, Arc<DatabaseIn
 async fn settings(view: &mut dyn View) -> Result<HashMap<String, RawDocumentBuf>> {
     let docs = scan(view, collection::SETTINGS, &Scan::All).await?;
     Ok(docs.into_iter().filter_map(|d| bsonx::str(&d, "_id").map(str::to_owned).map(|id| (id, d))).collect())
+}
+
+/// The names of intents that are marked `closed`.
+async fn closed(view: &mut dyn View) -> Result<HashMap<String, String>> {
+    let docs = scan(view, collection::DDL, &Scan::ByField("closed".into(), true.into())).await?;
+    let named = docs.iter().flat_map(|doc| {
+        let op = bsonx::str(doc, "op").unwrap_or_default();
+        let names = bsonx::array(doc, "names").into_iter().flatten().flatten();
+        names.filter_map(|name| name.as_str().map(|name| (name.to_owned(), op.to_owned())))
+    });
+    Ok(named.collect())
 }
 
 async fn tags(view: &mut dyn View) -> Result<TagMap> {

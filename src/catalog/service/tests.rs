@@ -13,7 +13,7 @@ use crate::bsonx;
 use crate::catalog::embedded::EmbeddedStore;
 use crate::catalog::model::{ChunkVersion, Namespace, ShardId, collection};
 use crate::catalog::snapshot::{CollectionRouting, Snapshot};
-use crate::catalog::store::{CatalogTxn, Scan, SharedStore};
+use crate::catalog::store::{CatalogTxn, CheckKind, Scan, SharedStore};
 use crate::error::{Code, Result};
 use crate::key::ShardKeyPattern;
 use crate::shard::{ShardRegistry, ShardSettings};
@@ -165,8 +165,8 @@ async fn shards_and_databases() {
     assert!(error.is(Code::OperationFailed), "{error}");
     assert!(a.snapshot().primary("new").is_none() && !a.snapshot().shards.contains_key("s4"), "all or nothing");
     assert_eq!(logged(a, "addShard").await.len(), 4);
-    assert!(a.drop_database("Shop").await.unwrap());
-    assert!(!a.drop_database("Shop").await.unwrap());
+    assert!(a.drop_database("Shop", &CatalogTxn::new()).await.unwrap());
+    assert!(!a.drop_database("Shop", &CatalogTxn::new()).await.unwrap());
     assert!(a.snapshot().primary("Shop").is_none());
 }
 
@@ -196,10 +196,10 @@ async fn collections_are_sharded_split_merged_and_followed() {
     let (a, b) = (&f.routers[0], &f.routers[1]);
     a.create_database("db", Some(&"s0".into())).await.unwrap();
     let new = one_chunk("db.c", rawdoc! { "u": 1 });
-    a.shard_collection(&new).await.unwrap();
-    a.shard_collection(&new).await.unwrap();
+    a.shard_collection(&new, &CatalogTxn::new()).await.unwrap();
+    a.shard_collection(&new, &CatalogTxn::new()).await.unwrap();
     let other_key = NewCollection { ..one_chunk("db.c", rawdoc! { "z": 1 }) };
-    assert!(a.shard_collection(&other_key).await.unwrap_err().is(Code::AlreadyInitialized));
+    assert!(a.shard_collection(&other_key, &CatalogTxn::new()).await.unwrap_err().is(Code::AlreadyInitialized));
     let snapshot = follows(b, a.snapshot().version).await;
     let seen = snapshot.collection("db.c").unwrap();
     assert_eq!((seen.uuid, seen.version(), seen.table.len()), (new.uuid, ChunkVersion::FIRST, 1));
@@ -234,8 +234,15 @@ async fn collections_are_sharded_split_merged_and_followed() {
     assert!(snapshot.collection("db.c").unwrap().no_balance);
     assert_eq!(snapshot.collection("db.c").unwrap().table.len(), 2);
 
-    assert!(b.drop_collection(&ns("db.c")).await.unwrap());
-    assert!(!b.drop_collection(&ns("db.c")).await.unwrap());
+    // Of another uuid, or in the name of an intent that is not there (any more): nothing happens.
+    let gone = CatalogTxn::new().check(collection::DDL, CheckKind::Exists("db.c".into()), "taken over");
+    for (uuid, base) in [(Uuid::new(), CatalogTxn::new()), (new.uuid, gone)] {
+        let refused = b.drop_collection(&ns("db.c"), Some(uuid), &base).await.unwrap_err();
+        assert!(refused.is(Code::ConflictingOperationInProgress));
+    }
+    assert!(b.refresh().await.unwrap().collection("db.c").is_some());
+    assert!(b.drop_collection(&ns("db.c"), Some(new.uuid), &CatalogTxn::new()).await.unwrap());
+    assert!(!b.drop_collection(&ns("db.c"), Some(new.uuid), &CatalogTxn::new()).await.unwrap());
     let snapshot = follows(a, b.snapshot().version).await;
     assert!(snapshot.collection("db.c").is_none());
     let mut left = 0;
@@ -255,21 +262,27 @@ async fn renaming_keeps_chunks_and_zones() {
     let (a, b) = (&f.routers[0], &f.routers[1]);
     a.create_database("db", Some(&"s0".into())).await.unwrap();
     let new = one_chunk("db.from", rawdoc! { "u": 1 });
-    a.shard_collection(&new).await.unwrap();
-    a.shard_collection(&one_chunk("db.to", rawdoc! { "z": 1 })).await.unwrap();
+    a.shard_collection(&new, &CatalogTxn::new()).await.unwrap();
+    a.shard_collection(&one_chunk("db.to", rawdoc! { "z": 1 }), &CatalogTxn::new()).await.unwrap();
     a.split_chunk(&ns("db.from"), &new.key.min_key(), &new.key.max_key(), &[rawdoc! { "u": 1 }]).await.unwrap();
     let tag = rawdoc! { "_id": { "ns": "db.from", "min": { "u": 0 } }, "ns": "db.from", "min": { "u": 0 }, "max": { "u": 5 }, "tag": "Z" };
     let txn = CatalogTxn::new().put(collection::TAGS, tag).touch(collection::TAGS);
     a.store().commit(&txn).await.unwrap();
     a.refresh().await.unwrap();
     assert_eq!(routing(a, "db.from").tags.len(), 1);
-    assert!(a.rename_collection(&ns("db.from"), &ns("db.to")).await.unwrap());
+    let (from, to, base) = (ns("db.from"), ns("db.to"), CatalogTxn::new());
+    let target = routing(a, "db.to").uuid;
+    for (source, target) in [(None, Some(target)), (Some(new.uuid), None), (Some(target), Some(new.uuid))] {
+        let refused = a.rename_collection((&from, source), (&to, target), &base).await.unwrap_err();
+        assert!(refused.is(Code::ConflictingOperationInProgress));
+    }
+    assert!(a.rename_collection((&from, Some(new.uuid)), (&to, Some(target)), &base).await.unwrap());
     let snapshot = follows(b, a.snapshot().version).await;
     assert!(snapshot.collection("db.from").is_none());
     let to = snapshot.collection("db.to").unwrap();
     assert_eq!((to.uuid, to.table.len(), to.tags.len()), (new.uuid, 2, 1));
     assert_eq!(to.tags[0].ns.as_str(), "db.to");
-    assert!(!a.rename_collection(&ns("db.x"), &ns("db.y")).await.unwrap());
+    assert!(!a.rename_collection((&ns("db.x"), None), (&ns("db.y"), None), &base).await.unwrap());
 }
 
 #[tokio::test]
@@ -278,14 +291,14 @@ async fn refining_extends_every_bound() {
     let (a, b) = (&f.routers[0], &f.routers[1]);
     a.create_database("db", Some(&"s0".into())).await.unwrap();
     let new = one_chunk("db.c", rawdoc! { "u": 1 });
-    a.shard_collection(&new).await.unwrap();
+    a.shard_collection(&new, &CatalogTxn::new()).await.unwrap();
     a.split_chunk(&ns("db.c"), &new.key.min_key(), &new.key.max_key(), &[rawdoc! { "u": 1 }]).await.unwrap();
     let tag = rawdoc! { "_id": { "ns": "db.c", "min": { "u": 0 } }, "ns": "db.c", "min": { "u": 0 }, "max": { "u": RawBson::MaxKey }, "tag": "Z" };
     a.store().commit(&CatalogTxn::new().put(collection::TAGS, tag).touch(collection::TAGS)).await.unwrap();
     let before = routing(a, "db.c");
     let key = ShardKeyPattern::parse(&rawdoc! { "u": 1, "t": 1, "x": "hashed" }).unwrap();
     a.refresh().await.unwrap();
-    a.refine_key(&ns("db.c"), &key, new.uuid).await.unwrap();
+    a.refine_key(&ns("db.c"), &key, new.uuid, &CatalogTxn::new()).await.unwrap();
     let snapshot = follows(b, a.snapshot().version).await;
     let after = snapshot.collection("db.c").unwrap();
     assert_ne!(after.epoch, before.epoch);
@@ -296,7 +309,7 @@ async fn refining_extends_every_bound() {
     assert_eq!(after.tags[0].min, rawdoc! { "u": 0, "t": RawBson::MinKey, "x": RawBson::MinKey });
     assert_eq!(after.tags[0].max, key.max_key());
     let shorter = ShardKeyPattern::parse(&rawdoc! { "u": 1 }).unwrap();
-    assert!(a.refine_key(&ns("db.c"), &shorter, new.uuid).await.is_err());
+    assert!(a.refine_key(&ns("db.c"), &shorter, new.uuid, &CatalogTxn::new()).await.is_err());
 }
 
 /// Several routers split and merge at random: the table never has a gap, versions only rise and never stand twice, and
@@ -306,7 +319,7 @@ async fn random_splits_and_merges_keep_the_table_whole() {
     let f = fixture(3).await;
     let a = &f.routers[0];
     a.create_database("db", Some(&"s0".into())).await.unwrap();
-    a.shard_collection(&one_chunk("db.c", rawdoc! { "k": 1 })).await.unwrap();
+    a.shard_collection(&one_chunk("db.c", rawdoc! { "k": 1 }), &CatalogTxn::new()).await.unwrap();
     let tasks: Vec<_> = f
         .routers
         .iter()
@@ -401,7 +414,7 @@ async fn a_million_chunks() {
     let chunk = |i| NewChunk { min: bound(i), max: bound(i + 1), shard: format!("s{}", i % 3).into() };
     let new = NewCollection { chunks: (0..n).map(chunk).collect(), ..one_chunk("db.c", rawdoc! { "k": 1 }) };
     let started = Instant::now();
-    a.shard_collection(&new).await.unwrap();
+    a.shard_collection(&new, &CatalogTxn::new()).await.unwrap();
     println!("commit and load of {n} chunks: {:?}", started.elapsed());
     let started = Instant::now();
     b.refresh().await.unwrap();

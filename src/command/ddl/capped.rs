@@ -5,7 +5,7 @@ use futures_util::future::BoxFuture;
 
 use super::forward;
 use super::job::{self, Driven, Job, undone};
-use crate::catalog::model::Namespace;
+use crate::catalog::model::{Namespace, ShardId};
 use crate::command::{Access, CommandSpec, Ctx, Reply, Request};
 use crate::error::{Code, Error, Result};
 use crate::wire::OutMsg;
@@ -54,7 +54,7 @@ async fn start(ctx: &Ctx, request: &Request, names: &[Namespace]) -> Result<Repl
     job::run(ctx, request.spec.name, names, args, drive).await
 }
 
-/// One command on one shard, which is atomic there: nothing is ever left to finish.
+/// One command on one shard: nothing is ever left to finish.
 pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
     Box::pin(async move {
         let args = job.intent.args();
@@ -69,7 +69,17 @@ pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
         let (Some(command), Ok(shard)) = (command, args.get_str("shard")) else {
             return Err(undone(Error::internal("an intent lacks its command")));
         };
-        let reply = job.send(&shard.into(), &OutMsg::from_doc(command)).await.map_err(undone)?;
-        Ok(Reply::raw(reply.body))
+        if job.resumed {
+            // It was given to the shard, which has done it or not.
+            return Ok(Reply::empty_ok());
+        }
+        job.intent.advance("given", None).await.map_err(undone)?;
+        let (shard, msg) = (ShardId::from(shard), OutMsg::from_doc(command));
+        // A copy that was made cannot be told from one in the way: where the reply is lost, the client is told so.
+        let reply = match job.intent.op() == "convertToCapped" {
+            true => job.send(&shard, &msg).await,
+            false => job.send_once(&shard, &msg).await,
+        };
+        Ok(Reply::raw(reply.map_err(undone)?.body))
     })
 }

@@ -1,13 +1,14 @@
 //! `collMod`.
 //!
 //! On a sharded collection the primary shard goes first: if it refuses, nothing has happened. If another one refuses
-//! then, the old options are set again; if one cannot be reached, the command is repeated later.
+//! then, the old options are set again, until all shards have them; if one cannot be reached, the command is repeated
+//! later.
 
-use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc, rawdoc};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use futures_util::future::BoxFuture;
 
 use super::create_indexes::holders;
-use super::job::{self, Driven, Job, is_transient, pending, undone};
+use super::job::{self, Driven, Failed, Job, is_transient, pending, undone};
 use super::{forward, list_indexes, raw, shard_view};
 use crate::bsonx;
 use crate::catalog::model::{Namespace, ShardId};
@@ -25,58 +26,49 @@ fn run<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
     Box::pin(async move {
         let ns = request.namespace()?;
         forward::check_writable(ns.db(), "changing a collection")?;
-        if let Some(routing) = ctx.snapshot.collection(ns.as_str()).cloned() {
-            return sharded(ctx, request, &ns, &routing).await;
-        }
         let Some(primary) = ctx.primary_shard(ns.db()) else {
             return Err(Error::new(Code::NamespaceNotFound, "ns does not exist"));
         };
-        let msg = forward::as_it_came(request)?;
-        let outcomes = ctx.broadcast(std::slice::from_ref(&primary), Retryable::No, &msg).await;
-        ctx.router.views.forget(ns.db());
-        if let Some(newer) = super::sharded_meanwhile(ctx, &ns).await?
-            && let Some(routing) = newer.snapshot.collection(ns.as_str()).cloned()
-        {
-            return sharded(&newer, request, &ns, &routing).await;
+        if request.bool_arg("dryRun")? == Some(true) {
+            let shards = match ctx.snapshot.collection(ns.as_str()) {
+                Some(routing) => holders(ctx, routing),
+                None => vec![primary],
+            };
+            let command = forward::on_own_behalf(request, &[], &RawDocumentBuf::new())?;
+            let outcomes = ctx.broadcast(&shards, Retryable::No, &OutMsg::from_doc(command)).await;
+            return raw::join(&outcomes, &ctx.snapshot, &[]);
         }
-        raw::join(&outcomes, &ctx.snapshot, &[])
+        let command = forward::on_own_behalf(request, &[], &RawDocumentBuf::new())?;
+        let args = doc! { "ns": ns.as_str(), "command": Document::try_from(&*command)? };
+        job::run(ctx, "collMod", vec![ns.as_str().to_owned()], args, drive).await
     })
 }
 
-async fn sharded(ctx: &Ctx, request: &Request, ns: &Namespace, routing: &CollectionRouting) -> Result<Reply> {
+/// What sharded collections do not allow; under the intent, so that what it rests on stays.
+async fn check(job: &Job, routing: &CollectionRouting, command: &Document) -> Result<()> {
     for option in ["viewOn", "pipeline"] {
-        if request.get(option).is_some() {
+        if command.contains_key(option) {
             return Err(Error::new(
                 Code::InvalidOptions,
-                format!("'{option}' is for views; {ns} is a sharded collection"),
+                format!("'{option}' is for views; {} is a sharded collection", routing.ns),
             ));
         }
     }
-    if let Some(index) = request.doc_arg("index")? {
-        check_index(ctx, ns, routing, index).await?;
+    match command.get("index") {
+        None => Ok(()),
+        Some(Bson::Document(index)) => check_index(&job.ctx, routing, &RawDocumentBuf::try_from(index)?).await,
+        Some(_) => Err(Error::new(Code::TypeMismatch, "collMod.index must be a document")),
     }
-    let uuid = rawdoc! { "collectionUUID": bson::Binary::from_uuid(routing.uuid) };
-    let command = forward::on_own_behalf(request, &["collectionUUID"], &uuid)?;
-    if request.bool_arg("dryRun")? == Some(true) {
-        let outcomes = ctx.broadcast(&holders(ctx, routing), Retryable::No, &OutMsg::from_doc(command)).await;
-        return raw::join(&outcomes, &ctx.snapshot, &[]);
-    }
-    let args = doc! {
-        "ns": ns.as_str(),
-        "uuid": bson::Binary::from_uuid(routing.uuid),
-        "command": Document::try_from(&*command)?,
-    };
-    job::run(ctx, "collMod", vec![ns.as_str().to_owned()], args, drive).await
 }
 
 /// The rules of a sharded collection for what `index: {…}` asks.
-async fn check_index(ctx: &Ctx, ns: &Namespace, routing: &CollectionRouting, index: &RawDocument) -> Result<()> {
+async fn check_index(ctx: &Ctx, routing: &CollectionRouting, index: &RawDocument) -> Result<()> {
     let hide = bsonx::truthy(index, "hidden") == Some(true);
     let unique = bsonx::truthy(index, "unique") == Some(true) || bsonx::truthy(index, "prepareUnique") == Some(true);
     if !hide && !unique {
         return Ok(());
     }
-    let listed = shard_view::indexes(ctx, &list_indexes::source(routing), ns).await?;
+    let listed = shard_view::indexes(ctx, &list_indexes::source(routing), &routing.ns).await?;
     let specs: Vec<IndexSpec> = listed.iter().filter_map(|spec| IndexSpec::listed(spec)).collect();
     let meant = specs.iter().find(|spec| match bsonx::str(index, "name") {
         Some(name) => spec.name == name,
@@ -92,25 +84,59 @@ async fn check_index(ctx: &Ctx, ns: &Namespace, routing: &CollectionRouting, ind
     Ok(())
 }
 
+/// The primary shard was given the command for what is not sharded.
+const GIVEN: &str = "given";
+const MODIFYING: &str = "modifying";
+/// One shard refused: all are set back.
+const UNDOING: &str = "undoing";
+
 pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
     Box::pin(async move {
         job.refresh();
         let mut args = job.intent.args();
         let ns = Namespace::parse(args.get_str("ns").unwrap_or_default()).map_err(undone)?;
-        let routing = job.ctx.snapshot.collection(ns.as_str()).cloned();
-        let routing = routing.filter(|r| args.get("uuid") == Some(&Bson::Binary(bson::Binary::from_uuid(r.uuid))));
-        let (Some(routing), Some(primary)) = (routing, job.ctx.primary_shard(ns.db())) else {
+        let Some(primary) = job.ctx.primary_shard(ns.db()) else {
             return Err(undone(Error::new(Code::NamespaceNotFound, "ns does not exist")));
         };
-        let shards = holders(&job.ctx, &routing);
-        let command = args.get_document("command").cloned().unwrap_or_default();
-        let again = !job.intent.step().is_empty();
-        if !again {
-            prepare(job, &ns, &primary, &shards, &command, &mut args).await.map_err(undone)?;
-            job.intent.advance("modifying", Some(args.clone())).await.map_err(undone)?;
+        let routing = job.ctx.snapshot.collection(ns.as_str()).cloned();
+        let mut command = args.get_document("command").cloned().unwrap_or_default();
+        let step = job.intent.step();
+        match (step.as_str(), routing) {
+            ("", None) => {
+                job.intent.advance(GIVEN, None).await.map_err(undone)?;
+                given(job, &ns, primary, &command).await.map_err(undone)
+            }
+            ("", Some(routing)) => {
+                check(job, &routing, &command).await.map_err(undone)?;
+                let uuid = bson::Binary::from_uuid(routing.uuid);
+                command.insert("collectionUUID", uuid.clone());
+                args.extend(doc! { "uuid": uuid, "command": command.clone() });
+                let shards = holders(&job.ctx, &routing);
+                prepare(job, &ns, &primary, &shards, &command, &mut args).await.map_err(undone)?;
+                job.intent.advance(MODIFYING, Some(args.clone())).await.map_err(undone)?;
+                modify(job, &primary, shards, &command, &args).await
+            }
+            // One shard has done it or not.
+            (GIVEN, _) => Ok(Reply::empty_ok()),
+            (_, Some(routing)) if args.get("uuid") == Some(&Bson::Binary(bson::Binary::from_uuid(routing.uuid))) => {
+                let shards = holders(&job.ctx, &routing);
+                if step == UNDOING {
+                    let why = Error::new(Code::OperationFailed, "a shard refused to change the collection");
+                    return Err(undo(job, shards, &args, why.from_router()).await);
+                }
+                modify(job, &primary, shards, &command, &args).await
+            }
+            _ => Err(undone(Error::new(Code::NamespaceNotFound, "ns does not exist"))),
         }
-        modify(job, &primary, shards, &command, &args).await
     })
+}
+
+/// What is not sharded: one command to the primary shard.
+async fn given(job: &Job, ns: &Namespace, primary: ShardId, command: &Document) -> Result<Reply> {
+    let msg = OutMsg::from_doc(RawDocumentBuf::try_from(command)?);
+    let outcome = job.send(&primary, &msg).await;
+    job.ctx.router.views.forget(ns.db());
+    raw::join(&[(primary, outcome)], &job.ctx.snapshot, &[])
 }
 
 /// Everything that can be found out before something is changed, and how to change it back.
@@ -143,11 +169,16 @@ async fn prepare(
 
 async fn modify(job: &mut Job, primary: &ShardId, shards: Vec<ShardId>, command: &Document, args: &Document) -> Driven {
     let msg = OutMsg::from_doc(RawDocumentBuf::try_from(command).map_err(|e| undone(e.into()))?);
-    let (first, rest): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s, msg.clone())).partition(|(s, _)| s == primary);
+    let requests: Vec<_> = shards.iter().map(|s| (s.clone(), msg.clone())).collect();
+    let (first, rest): (Vec<_>, Vec<_>) = requests.into_iter().partition(|(s, _)| s == primary);
     let mut outcomes = job.send_all(&first).await;
     if let Err(error) = raw::join(&outcomes, &job.ctx.snapshot, &[]) {
         let unknown = outcomes.iter().filter_map(raw::error_of).any(|e| is_transient(&e));
-        return Err(if unknown { pending(error) } else { undone(error) });
+        return Err(match unknown {
+            true => pending(error),
+            false if job.resumed => give_up(job, shards, args, error).await,
+            false => undone(error),
+        });
     }
     outcomes.extend(job.send_all(&rest).await);
     let error = match raw::join(&outcomes, &job.ctx.snapshot, &[]) {
@@ -157,15 +188,34 @@ async fn modify(job: &mut Job, primary: &ShardId, shards: Vec<ShardId>, command:
     if outcomes.iter().filter_map(raw::error_of).all(|e| is_transient(&e)) {
         return Err(pending(error));
     }
-    let undo = args.get_document("undo").cloned().unwrap_or_default();
-    let msg = OutMsg::from_doc(RawDocumentBuf::try_from(&undo).map_err(|e| pending(e.into()))?);
-    let changed: Vec<_> = outcomes.into_iter().map(|(shard, _)| (shard, msg.clone())).collect();
-    for (shard, outcome) in job.send_all(&changed).await {
-        if let Err(e) = outcome {
-            tracing::error!(%shard, error = %e, "old options could not be restored");
+    Err(give_up(job, shards, args, error).await)
+}
+
+/// One shard refused for good: notes that, and sets the others back.
+async fn give_up(job: &mut Job, shards: Vec<ShardId>, args: &Document, why: Error) -> Failed {
+    match job.intent.advance(UNDOING, None).await {
+        Ok(()) => undo(job, shards, args, why).await,
+        Err(error) => {
+            tracing::warn!(%error, "old options are not restored yet");
+            pending(why)
         }
     }
-    Err(undone(error))
+}
+
+/// Sets the options on every shard to what they were; what cannot be done now is done later.
+async fn undo(job: &mut Job, shards: Vec<ShardId>, args: &Document, why: Error) -> Failed {
+    let undo = args.get_document("undo").cloned().unwrap_or_default();
+    let Ok(command) = RawDocumentBuf::try_from(&undo) else { return pending(why) };
+    let msg = OutMsg::from_doc(command);
+    let requests: Vec<_> = shards.into_iter().map(|shard| (shard, msg.clone())).collect();
+    let mut failed = false;
+    for (shard, outcome) in job.send_all(&requests).await {
+        if let Err(e) = outcome {
+            tracing::warn!(%shard, error = %e, "old options could not be restored yet");
+            failed = true;
+        }
+    }
+    if failed { pending(why) } else { undone(why) }
 }
 
 /// The `collMod` that sets what `command` changes back to what it was.

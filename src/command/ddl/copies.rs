@@ -1,8 +1,9 @@
 //! Copies of a collection on shards that own none of it, left by a `shardCollection` that failed.
 
+use bson::Bson;
+
 use super::drop::drop_by_uuid;
 use super::job::{Failed, Job};
-use super::shard_view;
 use crate::catalog::model::{Namespace, ShardId};
 use crate::error::{Error, Result};
 
@@ -18,13 +19,13 @@ pub async fn after_failure(job: &mut Job, ns: &Namespace, why: Error) -> Failed 
 }
 
 async fn remove(job: &mut Job, ns: &Namespace) -> Result<()> {
-    // The commit's outcome may have been lost: the store knows.
+    let args = job.intent.args();
+    let (Some(Bson::Binary(uuid)), Ok(primary)) = (args.get("uuid"), args.get_str("primary")) else { return Ok(()) };
+    let Ok(uuid) = uuid.to_uuid() else { return Ok(()) };
     job.ctx.snapshot = job.ctx.router.catalog.refresh().await?;
-    if job.ctx.snapshot.collection(ns.as_str()).is_some() {
+    if job.ctx.snapshot.collection(ns.as_str()).is_some_and(|c| c.uuid == uuid) {
         return Ok(());
     }
-    let Some(primary) = job.ctx.primary_shard(ns.db()) else { return Ok(()) };
-    let Some(uuid) = shard_view::uuid_of(&job.ctx, &primary, ns).await? else { return Ok(()) };
-    let others: Vec<ShardId> = job.all_shards().into_iter().filter(|s| *s != primary).collect();
+    let others: Vec<ShardId> = job.all_shards().into_iter().filter(|s| **s != *primary).collect();
     drop_by_uuid(job, ns, uuid, &others).await
 }

@@ -70,14 +70,7 @@ async fn sharded(ctx: &Ctx, request: &Request, ns: &Namespace, routing: &Collect
         return Err(Error::with_code(40414, "BSON field 'createIndexes.indexes' is missing but a required field"));
     };
     let specs: Vec<&RawDocument> = specs.into_iter().flatten().filter_map(|v| v.as_document()).collect();
-    for spec in &specs {
-        if let Some(spec) = IndexSpec::requested(spec, routing.default_collation.as_deref()) {
-            index_rules::check_new_index(&spec, &routing.key).map_err(|e| {
-                let text = format!("Collection {ns} ( {} ) :: caused by :: {}", routing.uuid, e.message());
-                e.with_message(text)
-            })?;
-        }
-    }
+    check_rules(routing, &specs)?;
     let names: Vec<String> = specs.iter().filter_map(|s| bsonx::str(s, "name").map(str::to_owned)).collect();
     let uuid = rawdoc! { "collectionUUID": bson::Binary::from_uuid(routing.uuid) };
     let command = forward::on_own_behalf(request, &["collectionUUID"], &uuid)?;
@@ -94,6 +87,25 @@ async fn sharded(ctx: &Ctx, request: &Request, ns: &Namespace, routing: &Collect
         "names": names,
     };
     job::run(ctx, "createIndexes", vec![ns.as_str().to_owned()], args, drive).await
+}
+
+/// The rules for indexes of sharded collections.
+fn check_rules(routing: &CollectionRouting, specs: &[&RawDocument]) -> Result<()> {
+    let requested = |spec: &&RawDocument| IndexSpec::requested(spec, routing.default_collation.as_deref());
+    for spec in specs.iter().filter_map(requested) {
+        index_rules::check_new_index(&spec, &routing.key).map_err(|e| {
+            let text = format!("Collection {} ( {} ) :: caused by :: {}", routing.ns, routing.uuid, e.message());
+            e.with_message(text)
+        })?;
+    }
+    Ok(())
+}
+
+/// The same for the command in an intent: by the time it is held, the shard key may be another one.
+fn check_again(routing: &CollectionRouting, args: &Document) -> Result<()> {
+    let command = RawDocumentBuf::try_from(&args.get_document("command").cloned().unwrap_or_default())?;
+    let specs = bsonx::array(&command, "indexes").into_iter().flatten().flatten();
+    check_rules(routing, &specs.filter_map(|v| v.as_document()).collect::<Vec<_>>())
 }
 
 /// Whether every shard has indexes of all these names.
@@ -120,6 +132,7 @@ pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
         let shards = holders(&job.ctx, &routing);
         match job.intent.step().as_str() {
             "" => {
+                check_again(&routing, &args).map_err(undone)?;
                 let mut before = Document::new();
                 for shard in &shards {
                     let list = shard_view::indexes(&job.ctx, shard, &ns).await.map_err(undone)?;

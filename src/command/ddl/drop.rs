@@ -1,16 +1,19 @@
 //! `drop`.
 //!
 //! A sharded collection goes in this order: every shard is asked whether it is there; the gate closes; the catalog
-//! forgets the collection; the primary shard drops its part (from then on the name is free), then all others do. Each
-//! shard drops by uuid, so finishing late never touches a collection made anew under the name.
+//! forgets the collection and, in the same commit, closes its name in every router; the primary shard drops its part, and
+//! the name is free; then all others do. Each shard drops by uuid, so finishing late never touches a collection made anew
+//! under the name. An unsharded collection is dropped by its primary shard, and never again by whoever finds the intent.
 
-use bson::{Bson, Document, RawDocumentBuf, Uuid, doc, rawdoc};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, Uuid, doc, rawdoc};
 use futures_util::future::BoxFuture;
 
 use super::forward::check_writable;
 use super::job::{self, Driven, Failed, Job, is_transient, pending, undone};
+use super::shard_view;
 use crate::catalog::model::{Namespace, ShardId, uuid_bson};
 use crate::catalog::snapshot::CollectionRouting;
+use crate::catalog::store::CatalogTxn;
 use crate::command::{Access, CommandSpec, Ctx, Reply, Request};
 use crate::error::{Code, Error, Result};
 use crate::wire::OutMsg;
@@ -50,14 +53,20 @@ pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
                 }
                 sharded(job, &ns, &routing).await
             }
-            // A router died before the catalog forgot the collection: nothing happened.
-            (_, Some(routing)) if args.get("uuid") == Some(&uuid_value(routing.uuid)) => Err(Failed::Undone(
-                Error::new(Code::InterruptedAtShutdown, format!("dropping {ns} was interrupted")).from_router(),
-            )),
+            (GIVEN, _) => was_given(job, &ns, &args).await,
             _ => data(job, &ns, &args).await,
         }
     })
 }
+
+/// The primary shard was given the command to drop an unsharded collection.
+const GIVEN: &str = "given";
+/// The catalog has forgotten the collection; requests on the name wait until it is gone from the primary shard.
+const DROPPING: &str = "dropping";
+/// The name is free.
+const CLEARING: &str = "clearing";
+/// How often a collection is looked up again that was replaced (`$out` does that) before it could be dropped.
+const LOOKS: usize = 5;
 
 fn uuid_value(uuid: Uuid) -> Bson {
     Bson::Binary(bson::Binary::from_uuid(uuid))
@@ -74,32 +83,79 @@ fn check_uuid(ns: &Namespace, routing: &CollectionRouting, wanted: &Bson) -> Res
         .with_extra(RawDocumentBuf::try_from(&extra)?))
 }
 
-/// One command to the primary shard; it is atomic there.
+/// One command to the primary shard, which is atomic there.
 async fn unsharded(job: &mut Job, ns: &Namespace, args: &Document) -> Driven {
     let Some(primary) = job.ctx.primary_shard(ns.db()) else { return Ok(Reply::empty_ok()) };
-    let mut command = doc! { "drop": ns.coll() };
-    if let Some(uuid) = args.get("onlyUuid") {
-        command.insert("collectionUUID", uuid.clone());
-    }
-    command.insert("writeConcern", doc! { "w": "majority", "wtimeout": 60_000 });
-    command.insert("$db", ns.db());
-    let msg = OutMsg::from_doc(RawDocumentBuf::try_from(&command).map_err(|e| undone(e.into()))?);
-    let mut reply = RawDocumentBuf::new();
-    match job.send(&primary, &msg).await {
-        Ok(answer) => {
-            for (key, value) in super::raw::stripped(answer.doc()).iter().flatten() {
-                if key.as_str() != "ok" {
-                    reply.append(key, value);
-                }
-            }
-        }
-        Err(error) if error.is(Code::NamespaceNotFound) => {}
+    let reply = match given(job, ns, args, &primary).await {
+        Ok(reply) => reply,
+        Err(error) if is_transient(&error) && !job.intent.is_untouched() => return Err(pending(error)),
         Err(error) => return Err(undone(error)),
-    }
+    };
     job.ctx.router.views.forget(ns.db());
-    // Zones may be defined for collections that are not sharded yet.
-    job.ctx.router.catalog.drop_collection(ns).await.map_err(undone)?;
+    forget_zones(job, ns).await?;
     Ok(Reply::ok(reply))
+}
+
+/// Drops the collection that has the name, by its uuid: sent twice, the command never drops another one.
+async fn given(job: &Job, ns: &Namespace, args: &Document, primary: &ShardId) -> Result<RawDocumentBuf> {
+    let only = args.get("onlyUuid").cloned();
+    let mut last = None;
+    for _ in 0..LOOKS {
+        let found = shard_view::uuid_of(&job.ctx, primary, ns).await?.map(uuid_value);
+        let uuid = only.clone().or(found);
+        let mut args = args.clone();
+        args.insert("uuid", uuid.clone());
+        args.insert("primary", &**primary);
+        job.intent.advance(GIVEN, Some(args)).await?;
+        let mut command = doc! { "drop": ns.coll() };
+        if let Some(uuid) = uuid.clone() {
+            command.insert("collectionUUID", uuid);
+        }
+        command.insert("writeConcern", doc! { "w": "majority", "wtimeout": 60_000 });
+        command.insert("$db", ns.db());
+        let msg = OutMsg::from_doc(RawDocumentBuf::try_from(&command)?);
+        // Views and time series have no uuid: the command is sent once.
+        let sent = if uuid.is_some() { job.send(primary, &msg).await } else { job.send_once(primary, &msg).await };
+        match sent {
+            Ok(answer) => return Ok(without_ok(&super::raw::stripped(answer.doc()))),
+            Err(error) if error.is(Code::NamespaceNotFound) => return Ok(RawDocumentBuf::new()),
+            Err(error) if error.code() == UUID_MISMATCH && only.is_none() => last = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| Error::internal("a drop was never tried")))
+}
+
+fn without_ok(reply: &RawDocument) -> RawDocumentBuf {
+    let mut fields = RawDocumentBuf::new();
+    for (key, value) in reply.iter().flatten() {
+        if key.as_str() != "ok" {
+            fields.append(key, value);
+        }
+    }
+    fields
+}
+
+/// Whether the primary shard dropped the collection is not known. It is not told again: the collection may have been
+/// used since.
+async fn was_given(job: &mut Job, ns: &Namespace, args: &Document) -> Driven {
+    let primary = ShardId::from(args.get_str("primary").unwrap_or_default());
+    let found = shard_view::uuid_of(&job.ctx, &primary, ns).await.map_err(pending)?;
+    if found.is_none() {
+        forget_zones(job, ns).await?;
+    }
+    Ok(Reply::empty_ok())
+}
+
+/// Zones may be defined for collections that are not sharded yet.
+async fn forget_zones(job: &mut Job, ns: &Namespace) -> std::result::Result<(), Failed> {
+    job.refresh();
+    if !job.ctx.snapshot.tags.contains_key(ns.as_str()) {
+        return Ok(());
+    }
+    let catalog = &job.ctx.router.catalog;
+    let forget = async |txn: CatalogTxn| catalog.drop_collection(ns, None, &txn).await.map(|_| ());
+    job.intent.advance_with("dropped", None, false, forget).await.map_err(pending)
 }
 
 async fn sharded(job: &mut Job, ns: &Namespace, routing: &CollectionRouting) -> Driven {
@@ -114,11 +170,11 @@ async fn sharded(job: &mut Job, ns: &Namespace, routing: &CollectionRouting) -> 
         "uuid": uuid_value(routing.uuid),
         "primary": primary.as_deref(),
     };
-    job.intent.advance("dropping", Some(args.clone())).await.map_err(undone)?;
-    router.catalog.drop_collection(ns).await.map_err(pending)?;
+    let uuid = Some(routing.uuid);
+    let forget = async |txn: CatalogTxn| router.catalog.drop_collection(ns, uuid, &txn).await.map(|_| ());
+    job.intent.advance_with(DROPPING, Some(args.clone()), true, forget).await.map_err(undone)?;
     job.refresh();
     router.failpoints.crash_point("ddl.committed");
-    router.catalog.settle().await;
     data(job, ns, &args).await
 }
 
@@ -128,16 +184,15 @@ async fn data(job: &mut Job, ns: &Namespace, args: &Document) -> Driven {
         Bson::Binary(b) => b.to_uuid().ok(),
         _ => None,
     });
-    let Some(uuid) = uuid else {
-        return Err(undone(Error::internal(format!("the intent to drop {ns} has no uuid"))));
-    };
+    let Some(uuid) = uuid else { return Ok(Reply::empty_ok()) };
     let primary: Option<ShardId> = args.get_str("primary").ok().map(ShardId::from);
-    let mut shards = job.all_shards();
-    shards.sort_by_key(|shard| Some(shard) != primary.as_ref());
-    let split = usize::from(shards.first().is_some_and(|first| Some(first) == primary.as_ref()));
-    for group in [&shards[..split], &shards[split..]] {
-        drop_by_uuid(job, ns, uuid, group).await.map_err(pending)?;
+    let (first, rest): (Vec<_>, Vec<_>) = job.all_shards().into_iter().partition(|s| Some(s) == primary.as_ref());
+    if job.intent.step() == DROPPING {
+        job.ctx.router.catalog.settle().await;
+        drop_by_uuid(job, ns, uuid, &first).await.map_err(pending)?;
+        job.intent.advance_closed(CLEARING, None, false).await.map_err(pending)?;
     }
+    drop_by_uuid(job, ns, uuid, &rest).await.map_err(pending)?;
     job.ctx.router.catalog.log_change("dropCollection", ns.as_str(), rawdoc! {}).await;
     Ok(Reply::empty_ok())
 }

@@ -6,8 +6,9 @@
 use bson::{Document, doc, rawdoc};
 use futures_util::future::BoxFuture;
 
-use super::job::{self, Driven, Failed, Job, pending, undone};
+use super::job::{self, Driven, Job, pending, undone};
 use crate::catalog::model::ShardId;
+use crate::catalog::store::CatalogTxn;
 use crate::command::{Access, CommandSpec, Ctx, Reply, Request};
 use crate::error::{Code, Error, Result};
 use crate::wire::OutMsg;
@@ -44,11 +45,11 @@ pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
         match (job.intent.step().as_str(), primary) {
             ("", None) => Ok(Reply::empty_ok()),
             ("", Some(primary)) => begin(job, &db, &primary).await,
-            // A router died before the catalog forgot the database: nothing happened.
-            (_, Some(_)) => Err(Failed::Undone(
-                Error::new(Code::InterruptedAtShutdown, format!("dropping {db} was interrupted")).from_router(),
-            )),
-            (_, None) => data(job, &db, &args).await,
+            // The catalog forgot it with this step, and nobody makes it anew while the intent stands.
+            _ => {
+                job.ctx.router.catalog.settle().await;
+                data(job, &db, &args).await
+            }
         }
     })
 }
@@ -60,8 +61,8 @@ async fn begin(job: &mut Job, db: &str, primary: &ShardId) -> Driven {
     closed.drain(&router.ops, 0).await.map_err(undone)?;
     router.catalog.log_change("dropDatabase.start", db, rawdoc! {}).await;
     let args = doc! { "db": db, "primary": &**primary };
-    job.intent.advance("dropping", Some(args.clone())).await.map_err(undone)?;
-    router.catalog.drop_database(db).await.map_err(pending)?;
+    let forget = async |txn: CatalogTxn| router.catalog.drop_database(db, &txn).await.map(|_| ());
+    job.intent.advance_with("dropping", Some(args.clone()), false, forget).await.map_err(undone)?;
     router.views.forget(db);
     job.refresh();
     router.failpoints.crash_point("ddl.committed");

@@ -1,9 +1,9 @@
 //! `dropIndexes` and its old name `deleteIndexes`.
 //!
 //! On a sharded collection the names are found first (so that `*` keeps the shard key's index), then every holder drops
-//! them; a shard that cannot be reached drops them later.
+//! them; a shard that cannot be reached, or refuses while another has dropped them, drops them later.
 
-use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc, rawdoc};
+use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use futures_util::future::BoxFuture;
 
 use super::create_indexes::{holders, is_gone};
@@ -15,7 +15,6 @@ use crate::catalog::snapshot::CollectionRouting;
 use crate::command::sharding::index_rules::{self, IndexSpec};
 use crate::command::{Access, CommandSpec, Ctx, Reply, Request};
 use crate::error::{Code, Error, Result};
-use crate::shard::Retryable;
 use crate::wire::OutMsg;
 
 pub const COMMANDS: &[CommandSpec] =
@@ -25,33 +24,72 @@ pub const COMMANDS: &[CommandSpec] =
 fn run<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
     Box::pin(async move {
         let ns = request.namespace()?;
-        match ctx.snapshot.collection(ns.as_str()).cloned() {
-            Some(routing) => sharded(ctx, request, &ns, &routing).await,
-            None => unsharded(ctx, request, &ns).await,
+        if ctx.primary_shard(ns.db()).is_none() {
+            return Err(Error::new(Code::NamespaceNotFound, format!("ns not found {ns}")));
+        }
+        let command = forward::on_own_behalf(request, &[], &RawDocumentBuf::new())?;
+        // The alias is not sent on.
+        let mut command = Document::try_from(&*command)?;
+        command.remove("deleteIndexes");
+        let mut named = doc! { "dropIndexes": request.argument().ok().map(Bson::try_from).transpose()? };
+        named.extend(command);
+        let args = doc! { "ns": ns.as_str(), "command": named };
+        job::run(ctx, "dropIndexes", vec![ns.as_str().to_owned()], args, drive).await
+    })
+}
+
+/// The primary shard was given the command for an unsharded collection.
+const GIVEN: &str = "given";
+
+pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
+    Box::pin(async move {
+        job.refresh();
+        let args = job.intent.args();
+        let ns = Namespace::parse(args.get_str("ns").unwrap_or_default()).map_err(undone)?;
+        let command = args.get_document("command").cloned().unwrap_or_default();
+        match (job.intent.step().as_str(), job.ctx.snapshot.collection(ns.as_str()).cloned()) {
+            ("", None) => {
+                job.intent.advance(GIVEN, None).await.map_err(undone)?;
+                given(job, &ns, &command).await.map_err(undone)
+            }
+            ("", Some(routing)) => {
+                let command = sharded(job, &routing, command).await.map_err(undone)?;
+                job.ping(&holders(&job.ctx, &routing)).await.map_err(undone)?;
+                let uuid = bson::Binary::from_uuid(routing.uuid);
+                let args = doc! { "ns": ns.as_str(), "uuid": uuid, "command": command.clone() };
+                job.intent.advance("dropping", Some(args)).await.map_err(undone)?;
+                dropping(job, &routing, &command, false).await
+            }
+            // One shard has done it or not.
+            (GIVEN, _) => Ok(Reply::empty_ok()),
+            (_, Some(routing)) if args.get("uuid") == Some(&Bson::Binary(bson::Binary::from_uuid(routing.uuid))) => {
+                dropping(job, &routing, &command, true).await
+            }
+            _ => {
+                let text = format!("{ns} was dropped while indexes of it were to be dropped");
+                Err(undone(Error::new(Code::NamespaceNotFound, text).from_router()))
+            }
         }
     })
 }
 
-async fn unsharded(ctx: &Ctx, request: &Request, ns: &Namespace) -> Result<Reply> {
-    let Some(primary) = ctx.primary_shard(ns.db()) else {
+/// An unsharded collection; sent once: sent again the command would not find what it dropped.
+async fn given(job: &Job, ns: &Namespace, command: &Document) -> Result<Reply> {
+    let Some(primary) = job.ctx.primary_shard(ns.db()) else {
         return Err(Error::new(Code::NamespaceNotFound, format!("ns not found {ns}")));
     };
-    let msg = forward::as_it_came(request)?;
-    let outcomes = ctx.broadcast(std::slice::from_ref(&primary), Retryable::No, &msg).await;
-    if let Some(newer) = super::sharded_meanwhile(ctx, ns).await?
-        && let Some(routing) = newer.snapshot.collection(ns.as_str()).cloned()
-    {
-        return sharded(&newer, request, ns, &routing).await;
-    }
-    raw::join(&outcomes, &ctx.snapshot, &[])
+    let msg = OutMsg::from_doc(RawDocumentBuf::try_from(command)?);
+    let outcome = job.send_once(&primary, &msg).await;
+    raw::join(&[(primary, outcome)], &job.ctx.snapshot, &[])
 }
 
-async fn sharded(ctx: &Ctx, request: &Request, ns: &Namespace, routing: &CollectionRouting) -> Result<Reply> {
-    let Some(wanted) = request.get("index") else {
+/// The command for the shards, by names and uuid; under the intent, so that what it rests on stays.
+async fn sharded(job: &Job, routing: &CollectionRouting, mut command: Document) -> Result<Document> {
+    let raw = RawDocumentBuf::try_from(&command)?;
+    let Some(wanted) = bsonx::get(&raw, "index") else {
         return Err(Error::with_code(40414, "BSON field 'dropIndexes.index' is missing but a required field"));
     };
-    let shard = list_indexes::source(routing);
-    let listed = shard_view::indexes(ctx, &shard, ns).await?;
+    let listed = shard_view::indexes(&job.ctx, &list_indexes::source(routing), &routing.ns).await?;
     let specs: Vec<IndexSpec> = listed.iter().filter_map(|spec| IndexSpec::listed(spec)).collect();
     let all = wanted.as_str() == Some("*");
     let names = match all {
@@ -63,16 +101,27 @@ async fn sharded(ctx: &Ctx, request: &Request, ns: &Namespace, routing: &Collect
     if !all {
         index_rules::check_drop(&specs, |s| names.contains(&s.name), &routing.key)?;
     }
-    let uuid = bson::Binary::from_uuid(routing.uuid);
-    let more = rawdoc! { "index": bson::RawArrayBuf::from_iter(names.iter().map(String::as_str)), "collectionUUID": uuid.clone() };
-    let command = forward::on_own_behalf(request, &["index", "collectionUUID"], &more)?;
-    // The alias is not sent on.
-    let mut command = Document::try_from(&*command)?;
-    command.remove("deleteIndexes");
-    let mut named = doc! { "dropIndexes": ns.coll() };
-    named.extend(command);
-    let args = doc! { "ns": ns.as_str(), "uuid": uuid, "command": named, "all": all };
-    job::run(ctx, "dropIndexes", vec![ns.as_str().to_owned()], args, drive).await
+    command.insert("index", names);
+    command.insert("collectionUUID", bson::Binary::from_uuid(routing.uuid));
+    Ok(command)
+}
+
+/// Every holder drops the indexes; repeated until all have.
+async fn dropping(job: &Job, routing: &CollectionRouting, command: &Document, again: bool) -> Driven {
+    let msg = OutMsg::from_doc(RawDocumentBuf::try_from(command).map_err(|e| undone(e.into()))?);
+    let requests: Vec<_> = holders(&job.ctx, routing).into_iter().map(|s| (s, msg.clone())).collect();
+    let outcomes = job.send_all(&requests).await;
+    let errors: Vec<Error> = outcomes.iter().filter_map(raw::error_of).collect();
+    let gone = errors.iter().all(is_gone) && (again || errors.len() < outcomes.len());
+    match raw::join(&outcomes, &job.ctx.snapshot, &[Code::IndexNotFound, Code::NamespaceNotFound]) {
+        Ok(reply) => Ok(reply),
+        Err(_) if gone => Ok(Reply::empty_ok()),
+        // Refused by all: nothing was dropped.
+        Err(error) if !again && errors.len() == outcomes.len() && !errors.iter().any(is_transient) => {
+            Err(undone(error))
+        }
+        Err(error) => Err(pending(error)),
+    }
 }
 
 /// The names that `index` (a name, a key pattern, or a list of names) means.
@@ -125,42 +174,11 @@ fn by_key(specs: &[IndexSpec], key: &RawDocument) -> Result<String> {
     }
 }
 
-pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
-    Box::pin(async move {
-        job.refresh();
-        let args = job.intent.args();
-        let ns = Namespace::parse(args.get_str("ns").unwrap_or_default()).map_err(undone)?;
-        let routing = job.ctx.snapshot.collection(ns.as_str()).cloned();
-        let routing = routing.filter(|r| args.get("uuid") == Some(&Bson::Binary(bson::Binary::from_uuid(r.uuid))));
-        let Some(routing) = routing else {
-            let text = format!("{ns} was dropped while indexes of it were to be dropped");
-            return Err(undone(Error::new(Code::NamespaceNotFound, text).from_router()));
-        };
-        let command = args.get_document("command").cloned().unwrap_or_default();
-        let msg = OutMsg::from_doc(RawDocumentBuf::try_from(&command).map_err(|e| undone(e.into()))?);
-        let shards = holders(&job.ctx, &routing);
-        let again = !job.intent.step().is_empty();
-        if !again {
-            job.ping(&shards).await.map_err(undone)?;
-            job.intent.advance("dropping", None).await.map_err(undone)?;
-        }
-        let requests: Vec<_> = shards.into_iter().map(|s| (s, msg.clone())).collect();
-        let outcomes = job.send_all(&requests).await;
-        let errors: Vec<Error> = outcomes.iter().filter_map(raw::error_of).collect();
-        let gone = errors.iter().all(is_gone) && (again || errors.len() < outcomes.len());
-        match raw::join(&outcomes, &job.ctx.snapshot, &[Code::IndexNotFound, Code::NamespaceNotFound]) {
-            Ok(reply) => Ok(reply),
-            Err(_) if gone => Ok(Reply::empty_ok()),
-            Err(error) if errors.iter().any(is_transient) => Err(pending(error)),
-            Err(error) => Err(undone(error)),
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use bson::rawdoc;
 
     fn specs() -> Vec<IndexSpec> {
         let list = [

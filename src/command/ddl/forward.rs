@@ -1,6 +1,6 @@
 //! Making shards' commands out of a client's.
 
-use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
 
 use crate::bsonx::{self, Writer};
 use crate::catalog::model::ShardId;
@@ -29,23 +29,15 @@ const PERSONAL: &[&[u8]] = &[
     b"apiDeprecationErrors",
 ];
 
-/// `{w: "majority", wtimeout}`, or the client's own write concern where it asks for more than one member.
-/// Changes of structure are never acknowledged before a majority has them.
+/// `{w: "majority", wtimeout}`, whatever the client asks for: changes of structure are never acknowledged before a
+/// majority has them, and a number of members may be less.
 pub fn write_concern(request: &Request) -> Result<RawDocumentBuf> {
     let given = request.doc_arg("writeConcern")?;
     let timeout = given.and_then(|g| bsonx::int(g, "wtimeout")).filter(|t| *t > 0).unwrap_or(MAJORITY_TIMEOUT);
-    let own = given.filter(|g| match bsonx::get(g, "w") {
-        Some(RawBsonRef::String(_)) => true,
-        Some(w) => bsonx::as_int(w).is_none_or(|n| n > 1),
-        None => false,
-    });
-    Ok(match own {
-        Some(own) => own.to_owned(),
-        None => rawdoc! { "w": "majority", "wtimeout": timeout },
-    })
+    Ok(rawdoc! { "w": "majority", "wtimeout": timeout })
 }
 
-/// The client's command as it came, with at least majority write concern.
+/// The client's command as it came, with majority write concern.
 pub fn as_it_came(request: &Request) -> Result<OutMsg> {
     let mut body = Writer::copy_without(request.body().as_bytes(), |key| key == b"writeConcern");
     if !request.generic.in_transaction {

@@ -2,8 +2,10 @@
 //!
 //! A change that several shards must see together (drop, rename) closes the gate for its names: new requests on them
 //! wait, writes that run are waited for, then the catalog and the shards are changed, then the gate opens and the
-//! waiting requests go on with the new routing. One router only holds back its own clients; what several routers need
-//! against each other is [`crate::catalog::Catalog::settle`], and the leases of the migration protocol once they exist.
+//! waiting requests go on with the new routing. What one router's gate is for its own clients, the `closed` names of the
+//! catalog are for all routers' (once [`crate::catalog::Catalog::settle`] has waited for them), and for as long as a
+//! change waits for a shard. Routers that are cut off from the catalog need the leases of the migration protocol, once
+//! they exist.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,6 +23,9 @@ use crate::op::{OpContext, OpRecord, OpRegistry};
 
 /// How long a change waits for writes that were running when it began.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a request waits for a name that the catalog says is closed.
+const CLOSED_LIMIT: Duration = Duration::from_secs(10);
 
 /// The names that are closed now: `db` or `db.coll`. A closed database closes all its collections.
 #[derive(Debug, Default)]
@@ -88,31 +93,48 @@ impl Gate {
         if !self.is_closed() || (request.generic.in_transaction && !request.generic.start_transaction) {
             return Ok(false);
         }
-        let Ok(argument) = request.argument() else { return Ok(false) };
-        let coll = match argument {
-            RawBsonRef::String(coll) if !request.spec.admin_only => Some(coll),
-            RawBsonRef::Document(inner) if request.spec.name == "explain" => first_string(inner),
-            _ => None,
-        };
-        // Commands that work on no collection (hello, endSessions, getMore by its number) are never held.
-        if coll.is_none() && !WHOLE_DATABASE.contains(&request.spec.name) {
-            return Ok(false);
-        }
         let mut parked = None;
-        while let Some(opened) = self.blocking(request.db(), coll) {
+        for (db, coll) in touched(request) {
+            self.pass_one(op, db, coll, &mut parked).await?;
+        }
+        Ok(parked.is_some())
+    }
+
+    async fn pass_one<'a>(
+        &'a self,
+        op: &OpContext,
+        db: &str,
+        coll: Option<&str>,
+        parked: &mut Option<Parked<'a>>,
+    ) -> Result<()> {
+        while let Some(opened) = self.blocking(db, coll) {
             let notified = opened.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            if self.blocking(request.db(), coll).is_none() {
+            if self.blocking(db, coll).is_none() {
                 break;
             }
             parked.get_or_insert_with(|| self.park(op.id()));
             wait(op, notified).await?;
         }
-        Ok(parked.is_some())
+        Ok(())
     }
 }
 
+/// What a request works on: `(db, coll)`, or all of `db`. Commands that work on no collection (hello, endSessions, getMore
+/// by its number) touch nothing.
+fn touched(request: &Request) -> impl Iterator<Item = (&str, Option<&str>)> {
+    let db = request.db();
+    let (coll, body) = match request.argument() {
+        Ok(RawBsonRef::String(coll)) if !request.spec.admin_only => (Some(coll), Some(request.body())),
+        Ok(RawBsonRef::Document(inner)) if request.spec.name == "explain" => (first_string(inner), None),
+        _ => (None, None),
+    };
+    let whole = coll.is_some() || WHOLE_DATABASE.contains(&request.spec.name);
+    let source = whole.then_some((db, coll));
+    let target = body.filter(|_| request.spec.name == "aggregate").and_then(|body| written_by(body, db));
+    source.into_iter().chain(target.map(|(db, coll)| (db, Some(coll))))
+}
 /// Commands without a collection that see or change all of a database.
 const WHOLE_DATABASE: &[&str] = &["aggregate", "listCollections", "dbStats", "dropDatabase"];
 
@@ -231,5 +253,38 @@ pub async fn enter(ctx: &mut Ctx, request: &Request) -> Result<()> {
     if gate.is_closed() && gate.pass(&ctx.op, request).await? {
         ctx.snapshot = ctx.router.catalog.snapshot();
     }
-    Ok(())
+    match ctx.snapshot.closed.is_empty() {
+        true => Ok(()),
+        false => until_open(ctx, request).await,
+    }
+}
+
+/// Waits while the catalog says that what the request works on is closed: by a change in another router, or one that
+/// waits for a shard.
+///
+/// # Errors
+/// ConflictingOperationInProgress (117) after some seconds.
+async fn until_open(ctx: &mut Ctx, request: &Request) -> Result<()> {
+    let router = ctx.router.clone();
+    let mut versions = router.catalog.subscribe();
+    let limit = tokio::time::Instant::now() + CLOSED_LIMIT;
+    let mut parked = None;
+    loop {
+        // An operation that waits must not hold an old snapshot: others wait for those to go.
+        versions.mark_unchanged();
+        ctx.snapshot = router.catalog.snapshot();
+        let held = touched(request).find_map(|(db, coll)| {
+            let ns = format!("{db}.{}", coll?);
+            ctx.snapshot.closed.get(&ns).map(|what| (ns, what.clone()))
+        });
+        let Some((ns, what)) = held else { return Ok(()) };
+        parked.get_or_insert_with(|| router.ddl.gate.park(ctx.op.id()));
+        let changed = async { drop(versions.changed().await) };
+        if tokio::time::timeout_at(limit, wait(&ctx.op, changed)).await.is_ok_and(|waited| waited.is_ok()) {
+            continue;
+        }
+        ctx.op.check()?;
+        let text = format!("{ns} cannot be used while its {what} is not finished; try again");
+        return Err(Error::new(Code::ConflictingOperationInProgress, text).from_router());
+    }
 }

@@ -12,6 +12,7 @@ use bson::oid::ObjectId;
 use bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 use parking_lot::Mutex;
 
+use super::recovery::Place;
 use crate::catalog::model::collection;
 use crate::catalog::store::{CatalogTxn, CheckKind, Scan};
 use crate::error::{Code, Error, Result};
@@ -28,6 +29,10 @@ const TRIES: usize = 3;
 const WAIT_LIMIT: Duration = Duration::from_secs(300);
 /// How long to wait for one that waits itself, for a shard that cannot be reached.
 const IDLE_LIMIT: Duration = Duration::from_secs(15);
+
+/// The step at which names are closed before anything is changed.
+pub const CLOSING: &str = "closing";
+const TAKEN: &str = "the operation was taken over by another router";
 
 /// An intent this router owns.
 pub struct Intent {
@@ -86,27 +91,29 @@ impl Intent {
         loop {
             op.check()?;
             match try_write(router, names, &docs).await {
-                Ok(()) => break,
+                Ok(version) => return Self::begun(router, version, docs, active).await,
                 Err(e) if !e.is(Code::ConflictingOperationInProgress) => return Err(e),
                 Err(_) => {}
             }
             if let Some(holder) = find_holder(router, names).await? {
                 if holder.get_object_id("owner").is_ok_and(|owner| owner == active.owner) {
-                    break;
+                    let version = router.catalog.store().version().await?;
+                    return Self::begun(router, version, docs, active).await;
                 }
-                let limit = if holder.get_bool("idle").unwrap_or(false) { IDLE_LIMIT } else { WAIT_LIMIT };
-                if began.elapsed() > limit {
-                    return Err(in_the_way(&holder));
-                }
+                wait_for(op, &holder, began, &mut pause).await?;
             }
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = op.cancel().cancelled() => return Err(op.cancelled_error()),
-            }
-            pause = (pause * 2).min(Duration::from_millis(250));
         }
-        let doc = docs.into_iter().next().unwrap_or_default();
-        Ok(Self::owned(router, doc, active))
+    }
+
+    /// The intent that was written at this version of the catalog. What is done next is decided on a catalog at least
+    /// as new as the lock; where that cannot be loaded nothing is done, and the lock goes.
+    async fn begun(router: &Arc<Router>, version: u64, docs: Vec<Document>, active: Active) -> Result<Arc<Intent>> {
+        let intent = Self::owned(router, docs.into_iter().next().unwrap_or_default(), active);
+        let Err(error) = router.catalog.refresh_to(version).await else { return Ok(intent) };
+        if let Err(error) = intent.finish().await {
+            tracing::warn!(%error, names = ?intent.names, "an intent that is not used could not be removed");
+        }
+        Err(error)
     }
 
     /// Takes over the intent of a router that is gone, or that was left idle.
@@ -118,6 +125,7 @@ impl Intent {
         let mut doc = found.clone();
         doc.insert("process", router.identity.process_id);
         doc.insert("router", router.identity.name());
+        Place::here().note(&mut doc);
         doc.insert("owner", active.owner);
         doc.insert("beat", beat_of(&found) + 1);
         doc.insert("idle", false);
@@ -157,6 +165,11 @@ impl Intent {
         self.doc.lock().get_document("args").cloned().unwrap_or_default()
     }
 
+    /// Whether nothing was changed yet under this intent: there is nothing to finish or to undo.
+    pub fn is_untouched(&self) -> bool {
+        matches!(self.step().as_str(), "" | CLOSING)
+    }
+
     /// Notes the next step, and replaces the arguments if `args` is given.
     ///
     /// # Errors
@@ -169,6 +182,50 @@ impl Intent {
             }
         })
         .await?;
+        self.router.failpoints.crash_point("ddl.advanced");
+        Ok(())
+    }
+
+    /// [`Self::advance`], and from then on, in every router that serves this version of the catalog, requests on the
+    /// intent's names wait (`closed`), or no longer do.
+    pub async fn advance_closed(&self, step: &str, args: Option<Document>, closed: bool) -> Result<()> {
+        self.advance_with(step, args, closed, async |txn: CatalogTxn| {
+            let catalog = &self.router.catalog;
+            catalog.refresh_to(catalog.store().commit(&txn).await?).await.map(|_| ())
+        })
+        .await
+    }
+
+    /// The same in one commit with `act`, which is given its beginning. So nobody commits in the name of an intent that
+    /// was taken over, and the step tells whether the commit was made.
+    pub async fn advance_with<F>(&self, step: &str, args: Option<Document>, closed: bool, act: F) -> Result<()>
+    where
+        F: AsyncFnOnce(CatalogTxn) -> Result<()>,
+    {
+        let _one_at_a_time = self.changing.lock().await;
+        let before = self.doc.lock().clone();
+        let mut after = before.clone();
+        after.insert("step", step);
+        if let Some(args) = args {
+            after.insert("args", args);
+        }
+        after.insert("closed", closed);
+        after.insert("beat", beat_of(&before) + 1);
+        let mut txn = CatalogTxn::new()
+            .check(COLLECTION, unchanged(&before)?, TAKEN)
+            .put(COLLECTION, RawDocumentBuf::try_from(&after)?);
+        if is_closed(&before) != closed {
+            txn = txn.touch(COLLECTION);
+        }
+        if let Err(error) = act(txn).await {
+            // It may have been made all the same.
+            let (found, version) = self.stored(&before).await?;
+            if found.as_ref() != Some(&after) {
+                return Err(error);
+            }
+            self.router.catalog.refresh_to(version).await?;
+        }
+        *self.doc.lock() = after;
         self.router.failpoints.crash_point("ddl.advanced");
         Ok(())
     }
@@ -190,8 +247,25 @@ impl Intent {
     pub async fn finish(&self) -> Result<()> {
         let _one_at_a_time = self.changing.lock().await;
         let before = self.doc.lock().clone();
-        let remove = |txn| self.names.iter().fold(txn, |txn: CatalogTxn, name| txn.delete(COLLECTION, name.as_str()));
-        self.commit(&before, remove, |found| found.is_none()).await
+        let closed = is_closed(&before);
+        let remove = |txn| {
+            let txn = self.names.iter().fold(txn, |txn: CatalogTxn, name| txn.delete(COLLECTION, name.as_str()));
+            if closed { txn.touch(COLLECTION) } else { txn }
+        };
+        let version = self.commit(&before, remove, |found| found.is_none()).await?;
+        if closed {
+            self.router.catalog.refresh_to(version).await?;
+        }
+        Ok(())
+    }
+
+    /// The note as it stands in the catalog, and the catalog's version.
+    async fn stored(&self, before: &Document) -> Result<(Option<Document>, u64)> {
+        let store = self.router.catalog.store();
+        let mut view = store.view(store.version().await?).await?;
+        let id = before.get("_id").cloned().unwrap_or(Bson::Null);
+        let found = view.get(COLLECTION, &id).await?.map(|doc| Document::try_from(&*doc)).transpose()?;
+        Ok((found, view.version()))
     }
 
     /// Commits a change of the intent that stands as `before`. Where it is refused, or whether it was made is not known,
@@ -201,18 +275,18 @@ impl Intent {
         before: &Document,
         write: impl Fn(CatalogTxn) -> CatalogTxn,
         is_done: impl Fn(Option<&Document>) -> bool,
-    ) -> Result<()> {
-        let taken = "the operation was taken over by another router";
+    ) -> Result<u64> {
         let store = self.router.catalog.store();
         let mut tries = 0;
         loop {
-            let txn = write(CatalogTxn::new().check(COLLECTION, unchanged(before)?, taken));
-            let Err(error) = store.commit(&txn).await else { return Ok(()) };
-            let mut view = store.view(store.version().await?).await?;
-            let id = before.get("_id").cloned().unwrap_or(Bson::Null);
-            let found = view.get(COLLECTION, &id).await?.map(|doc| Document::try_from(&*doc)).transpose()?;
+            let txn = write(CatalogTxn::new().check(COLLECTION, unchanged(before)?, TAKEN));
+            let error = match store.commit(&txn).await {
+                Ok(version) => return Ok(version),
+                Err(error) => error,
+            };
+            let (found, version) = self.stored(before).await?;
             if is_done(found.as_ref()) {
-                return Ok(());
+                return Ok(version);
             }
             tries += 1;
             if error.is(Code::ConflictingOperationInProgress) || found.as_ref() != Some(before) || tries == TRIES {
@@ -229,6 +303,11 @@ impl Intent {
         })
         .await
     }
+}
+
+/// Whether requests on its names wait.
+fn is_closed(doc: &Document) -> bool {
+    doc.get_bool("closed").unwrap_or(false)
 }
 
 fn beat_of(doc: &Document) -> i64 {
@@ -260,6 +339,7 @@ fn notes(router: &Router, owner: ObjectId, what: &str, names: &[String], args: D
             "process": router.identity.process_id,
             "owner": owner,
         };
+        Place::here().note(&mut note);
         match args.take() {
             Some(args) => {
                 note.insert("names", names.to_vec());
@@ -276,7 +356,7 @@ fn notes(router: &Router, owner: ObjectId, what: &str, names: &[String], args: D
     names.iter().map(note).collect()
 }
 
-async fn try_write(router: &Router, names: &[String], docs: &[Document]) -> Result<()> {
+async fn try_write(router: &Router, names: &[String], docs: &[Document]) -> Result<u64> {
     let mut txn = CatalogTxn::new();
     for (name, doc) in names.iter().zip(docs) {
         let db = database_of(name);
@@ -287,10 +367,7 @@ async fn try_write(router: &Router, names: &[String], docs: &[Document]) -> Resu
         };
         txn = txn.insert(COLLECTION, RawDocumentBuf::try_from(doc)?);
     }
-    let version = router.catalog.store().commit(&txn).await?;
-    // What is done next is decided on a catalog at least as new as the lock.
-    router.catalog.refresh_to(version).await?;
-    Ok(())
+    router.catalog.store().commit(&txn).await
 }
 
 /// All intents.
@@ -303,6 +380,24 @@ pub async fn scan(router: &Router) -> Result<Vec<Document>> {
     })
     .await?;
     Ok(found)
+}
+
+/// Waits a while, and longer each time, for the holder of names.
+///
+/// # Errors
+/// ConflictingOperationInProgress (117) where that has been enough since `began`; what stops `op`.
+pub(super) async fn wait_for(op: &OpContext, holder: &Document, began: Instant, pause: &mut Duration) -> Result<()> {
+    op.check()?;
+    let limit = if holder.get_bool("idle").unwrap_or(false) { IDLE_LIMIT } else { WAIT_LIMIT };
+    if began.elapsed() > limit {
+        return Err(in_the_way(holder));
+    }
+    tokio::select! {
+        () = tokio::time::sleep(*pause) => {}
+        () = op.cancel().cancelled() => return Err(op.cancelled_error()),
+    }
+    *pause = (*pause * 2).min(Duration::from_millis(250));
+    Ok(())
 }
 
 async fn find_holder(router: &Router, names: &[String]) -> Result<Option<Document>> {

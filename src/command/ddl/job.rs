@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use bson::Document;
 use bson::oid::ObjectId;
+use bson::{Document, rawdoc};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::gate::Gate;
 use super::intent::Intent;
+use crate::bsonx::{self, Writer};
 use crate::catalog::model::ShardId;
 use crate::command::{Ctx, Reply};
 use crate::conn::ConnState;
@@ -61,6 +62,8 @@ pub fn pending(error: Error) -> Failed {
 pub struct Job {
     pub ctx: Ctx,
     pub intent: Arc<Intent>,
+    /// Whether the change was begun by somebody else, or earlier, and is taken up now.
+    pub resumed: bool,
 }
 
 /// Drives a change from the step its intent says to the end.
@@ -76,8 +79,18 @@ pub async fn run(ctx: &Ctx, what: &'static str, names: Vec<String>, args: Docume
     let mut job = Job::new(&ctx.router, intent);
     let record = job.ctx.op.record.clone();
     let mut task = tokio::spawn(async move { job.finish(drive).await });
+    let deadline = async {
+        match ctx.op.deadline {
+            Some(end) => tokio::time::sleep_until(end.into()).await,
+            None => std::future::pending().await,
+        }
+    };
     let outcome = tokio::select! {
         outcome = &mut task => outcome,
+        () = deadline => {
+            tracing::info!(what, ?names, "the client's time is up; the change goes on in the background");
+            return Err(OpContext::timeout_error());
+        }
         () = ctx.op.cancel().cancelled() => {
             tracing::info!(what, ?names, "the client is gone; the change goes on in the background");
             return Err(ctx.op.cancelled_error());
@@ -96,12 +109,37 @@ impl Job {
             op: OpContext::background("ddl"),
             snapshot: router.catalog.snapshot(),
         };
-        Job { ctx, intent }
+        Job { ctx, intent, resumed: false }
+    }
+
+    /// One that was begun before.
+    pub fn resumed(router: &Arc<Router>, intent: Arc<Intent>) -> Self {
+        Job { resumed: true, ..Self::new(router, intent) }
+    }
+
+    /// Drives the change; one that was taken up before it began is forgotten: its client was told that it failed, or
+    /// nothing, and may have done something else since.
+    async fn work(&mut self, drive: Drive) -> Driven {
+        if !self.resumed {
+            return drive(self).await;
+        }
+        if self.intent.is_untouched() {
+            let error = Error::new(Code::InterruptedAtShutdown, "the change was broken off before it began");
+            return Err(undone(error.from_router()));
+        }
+        let outcome = drive(self).await;
+        if outcome.is_ok() {
+            // What was found to be done already may not have reached a majority.
+            for shard in self.all_shards() {
+                self.majority(&shard).await.map_err(pending)?;
+            }
+        }
+        outcome
     }
 
     /// Drives the change and settles its intent.
     pub async fn finish(&mut self, drive: Drive) -> Result<Reply> {
-        let outcome = drive(self).await;
+        let outcome = self.work(drive).await;
         let names = &self.intent.names;
         self.ctx.router.failpoints.crash_point("ddl.driven");
         let settled = match &outcome {
@@ -140,17 +178,50 @@ impl Job {
         Ok(())
     }
 
-    /// Sends an idempotent command to a shard, once more if the reply was lost.
+    /// Sends a command that can be repeated to a shard, once more if the reply was lost. What it did is known to a
+    /// majority of the shard when this returns.
     pub async fn send(&self, shard: &ShardId, msg: &OutMsg) -> Result<ShardReply> {
-        let first = self.ctx.send_primary(shard, Retryable::No, msg).await;
+        let first = self.send_once(shard, msg).await;
         self.ctx.router.failpoints.crash_point("ddl.oneShard");
         match first {
-            Err(error) if is_transient(&error) => {
+            Err(error) if is_transient(&error) && !error.is(Code::WriteConcernFailed) => {
                 tracing::info!(shard = &**shard, %error, "sending a change of structure again");
-                self.ctx.send_primary(shard, Retryable::No, msg).await
+                let second = self.send_once(shard, msg).await;
+                if second.as_ref().is_err_and(|e| !is_transient(e)) {
+                    // It may say that the first one did it; such an answer waits for no majority.
+                    self.majority(shard).await?;
+                }
+                second
             }
             other => other,
         }
+    }
+
+    /// The same for a command that cannot be repeated.
+    pub async fn send_once(&self, shard: &ShardId, msg: &OutMsg) -> Result<ShardReply> {
+        let mut reply = self.ctx.send_primary(shard, Retryable::No, msg).await?;
+        if bsonx::doc(reply.doc(), "writeConcernError").is_some() {
+            self.majority(shard).await?;
+            let body = Writer::copy_without(reply.doc().as_bytes(), |key| key == b"writeConcernError").finish();
+            reply.body = body.into();
+        }
+        Ok(reply)
+    }
+
+    /// Waits until a majority of the shard has everything its primary has: a write that changes nothing, with majority
+    /// write concern, waits for all before it.
+    ///
+    /// # Errors
+    /// WriteConcernFailed (64), a transient one, where that takes too long.
+    pub async fn majority(&self, shard: &ShardId) -> Result<()> {
+        let command = rawdoc! {
+            "delete": NOTHING,
+            "deletes": [{ "q": { "_id": NOTHING }, "limit": 1 }],
+            "writeConcern": { "w": "majority", "wtimeout": 60_000 },
+            "$db": "config",
+        };
+        let reply = self.ctx.send_primary(shard, Retryable::No, &OutMsg::from_doc(command)).await?;
+        reached_majority(shard, &reply)
     }
 
     /// The same to several shards at once.
@@ -158,6 +229,20 @@ impl Job {
         let sends = requests.iter().map(|(shard, msg)| async move { (shard.clone(), self.send(shard, msg).await) });
         futures_util::future::join_all(sends).await
     }
+}
+
+/// A collection that no shard has.
+const NOTHING: &str = "mosaic.nothing";
+
+/// An error where the reply says that the write is not known to a majority.
+///
+/// # Errors
+/// WriteConcernFailed (64).
+pub fn reached_majority(shard: &str, reply: &ShardReply) -> Result<()> {
+    let Some(error) = bsonx::doc(reply.doc(), "writeConcernError") else { return Ok(()) };
+    let why = bsonx::str(error, "errmsg").unwrap_or("no reason was given");
+    let text = format!("shard {shard} made the change, but a majority of it does not have it yet: {why}");
+    Err(Error::new(Code::WriteConcernFailed, text).from_shard(shard))
 }
 
 /// Whether the outcome at the shard is unknown and the same command may work later.
@@ -181,6 +266,7 @@ pub fn is_transient(error: &Error) -> bool {
         Code::LockTimeout,
         Code::LockBusy,
         Code::CallbackCanceled,
+        Code::WriteConcernFailed,
     ];
     CODES.iter().any(|code| error.is(*code))
 }

@@ -26,8 +26,10 @@ pub mod raw;
 pub mod recovery;
 mod refused;
 mod rename;
-mod shard_view;
+pub mod shard_view;
 mod validate;
+
+use std::time::{Duration, Instant};
 
 use bson::Bson;
 
@@ -61,18 +63,21 @@ pub const SHARD_COLLECTION: &str = "shardCollection";
 
 /// After a change to an unsharded collection: whether it was sharded meanwhile, so that the change must be made on its
 /// other shards too. Waits for a `shardCollection` that runs. Sharding that begins later sees the change.
+///
+/// # Errors
+/// ConflictingOperationInProgress (117) where the sharding takes too long; the change is made on the primary shard then.
 async fn sharded_meanwhile(ctx: &Ctx, ns: &Namespace) -> Result<Option<Ctx>> {
     let catalog = &ctx.router.catalog;
     // The sharding that is waited for must not wait for this one.
     let _parked = ctx.router.ddl.gate.park(ctx.op.id());
+    let (began, mut pause) = (Instant::now(), Duration::from_millis(5));
     loop {
-        let mut view = catalog.store().view(catalog.store().version().await?).await?;
+        let mut view = catalog.store().view(catalog.store().newest().await?).await?;
         let held = view.get(intent::COLLECTION, &Bson::from(ns.as_str())).await?;
         let version = view.version();
         drop(view);
-        if held.is_some_and(|doc| bsonx::str(&doc, "op") == Some(SHARD_COLLECTION)) {
-            ctx.op.check()?;
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        if let Some(holder) = held.filter(|doc| bsonx::str(doc, "op") == Some(SHARD_COLLECTION)) {
+            intent::wait_for(&ctx.op, &bson::Document::try_from(&*holder)?, began, &mut pause).await?;
             continue;
         }
         catalog.refresh_to(version).await?;

@@ -68,16 +68,44 @@ async fn look(router: &Arc<Router>, seen: &mut Seen) -> Result<()> {
         let idle = note.get_bool("idle").unwrap_or(false);
         let beat = note.get_i64("beat").unwrap_or(0);
         let own = intent::is_own(router, &note);
-        // Of an earlier life of this router, whose address is this one's now.
-        let earlier = !own && note.get_str("router").is_ok_and(|r| r == router.identity.name());
         // One of this process that nobody works on: its work ended between the scan and here, or it could not be removed.
         let limit = if own { PERIOD / 2 } else { intent::lifetime(router) };
-        let gone = (alone && !own) || earlier;
+        let gone = !own && (alone || Place::here().is_gone(&note));
         if idle || gone || seen.is_abandoned(id, process, beat, Instant::now(), limit) {
             tokio::spawn(take_up(router.clone(), note));
         }
     }
     Ok(())
+}
+
+/// Where a process runs, as far as another one on the same machine can tell whether it still does. (An address does not
+/// tell that: routers in containers may all have the same.)
+pub(super) struct Place {
+    /// The machine's boot and the namespace that process numbers belong to.
+    machine: Option<String>,
+    pid: u32,
+}
+
+impl Place {
+    pub(super) fn here() -> Self {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        let namespace = std::fs::read_link("/proc/self/ns/pid").ok();
+        let machine = boot.zip(namespace).map(|(boot, ns)| format!("{} {}", boot.trim(), ns.display()));
+        Place { machine, pid: std::process::id() }
+    }
+
+    /// Writes it into an intent.
+    pub(super) fn note(&self, doc: &mut Document) {
+        doc.insert("machine", self.machine.clone());
+        doc.insert("pid", i64::from(self.pid));
+    }
+
+    /// Whether the process of another one's intent ran here, and certainly ended.
+    fn is_gone(&self, note: &Document) -> bool {
+        let (Some(machine), Ok(pid)) = (&self.machine, note.get_i64("pid")) else { return false };
+        note.get_str("machine").is_ok_and(|m| m == machine)
+            && (pid == i64::from(self.pid) || !std::path::Path::new(&format!("/proc/{pid}")).exists())
+    }
 }
 
 async fn take_up(router: Arc<Router>, note: Document) {
@@ -100,7 +128,7 @@ async fn take_up(router: Arc<Router>, note: Document) {
         tracing::warn!(%error, "the catalog cannot be read");
         return;
     }
-    let outcome = Job::new(&router, intent).finish(drive).await;
+    let outcome = Job::resumed(&router, intent).finish(drive).await;
     match outcome {
         Ok(_) => tracing::info!(op, ?names, "the unfinished change is complete"),
         Err(error) => tracing::info!(op, ?names, %error, "the unfinished change ended or waits"),
@@ -128,6 +156,19 @@ mod tests {
     use super::*;
 
     const GONE: Duration = Duration::from_secs(40);
+
+    #[test]
+    fn a_process_is_gone_only_where_that_is_known() {
+        let here = Place { machine: Some("m".to_owned()), pid: std::process::id() };
+        let on = |machine: &str, pid: i64| bson::doc! { "machine": machine, "pid": pid, "router": "h:1" };
+        // 2^22 is above every process number.
+        assert!(here.is_gone(&on("m", 1 << 23)));
+        assert!(!here.is_gone(&on("m", 1)), "it runs");
+        assert!(!here.is_gone(&on("another", 1 << 23)), "another machine's or container's");
+        assert!(here.is_gone(&on("m", i64::from(std::process::id()))), "this process does not know of it");
+        assert!(!here.is_gone(&bson::doc! { "router": "h:1" }));
+        assert!(!Place { machine: None, pid: 2 }.is_gone(&on("m", 1 << 23)));
+    }
 
     #[test]
     fn an_owner_is_gone_when_it_no_longer_renews() {

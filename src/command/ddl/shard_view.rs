@@ -12,8 +12,10 @@ use crate::wire::OutMsg;
 /// More indexes than a collection can have: one batch holds all.
 const BATCH: i32 = 1_000;
 
-fn first_batch(reply: &RawDocument) -> Vec<RawDocumentBuf> {
-    let batch = bsonx::doc(reply, "cursor").and_then(|c| bsonx::array(c, "firstBatch"));
+/// The documents of a cursor's reply.
+pub fn batch(reply: &RawDocument) -> Vec<RawDocumentBuf> {
+    let cursor = bsonx::doc(reply, "cursor");
+    let batch = cursor.and_then(|c| bsonx::array(c, "firstBatch").or_else(|| bsonx::array(c, "nextBatch")));
     let docs = batch.into_iter().flat_map(|b| b.into_iter().flatten());
     docs.filter_map(|d| d.as_document().map(RawDocument::to_owned)).collect()
 }
@@ -23,17 +25,20 @@ pub async fn collection(ctx: &Ctx, shard: &ShardId, ns: &Namespace) -> Result<Op
     let mut command = rawdoc! { "listCollections": 1, "filter": { "name": ns.coll() } };
     command.append(cstr!("$db"), ns.db());
     let reply = ctx.send_primary(shard, Retryable::Read, &OutMsg::from_doc(command)).await?;
-    Ok(first_batch(reply.doc()).into_iter().next())
+    Ok(batch(reply.doc()).into_iter().next())
 }
 
 /// The uuid of the collection on this shard.
 pub async fn uuid_of(ctx: &Ctx, shard: &ShardId, ns: &Namespace) -> Result<Option<Uuid>> {
-    let entry = collection(ctx, shard, ns).await?;
-    let info = entry.as_deref().and_then(|e| bsonx::doc(e, "info"));
-    Ok(match info.and_then(|info| bsonx::get(info, "uuid")) {
+    Ok(collection(ctx, shard, ns).await?.as_deref().and_then(uuid_in))
+}
+
+/// The uuid in an entry of `listCollections`; views and time series have none.
+pub fn uuid_in(entry: &RawDocument) -> Option<Uuid> {
+    match bsonx::doc(entry, "info").and_then(|info| bsonx::get(info, "uuid")) {
         Some(RawBsonRef::Binary(b)) => b.bytes.try_into().ok().map(Uuid::from_bytes),
         _ => None,
-    })
+    }
 }
 
 /// The specifications of the collection's indexes on this shard, those being built included; none without the
@@ -43,7 +48,7 @@ pub async fn indexes(ctx: &Ctx, shard: &ShardId, ns: &Namespace) -> Result<Vec<R
     command.append(cstr!("$db"), ns.db());
     let reply = ctx.send(shard, &ReadPreference::PRIMARY, Retryable::Read, &OutMsg::from_doc(command)).await?;
     match reply.into_result() {
-        Ok(reply) => Ok(first_batch(reply.doc())),
+        Ok(reply) => Ok(batch(reply.doc())),
         Err(e) if e.is(Code::NamespaceNotFound) => Ok(Vec::new()),
         Err(e) => Err(e),
     }

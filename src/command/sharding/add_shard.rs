@@ -6,7 +6,8 @@ use bson::{Document, doc, rawdoc};
 use mongodb::{Client, Database};
 
 use crate::catalog::driver::{self, Target};
-use crate::catalog::model::ShardId;
+use crate::catalog::model::{ShardId, collection};
+use crate::catalog::replset;
 use crate::catalog::snapshot::Snapshot;
 use crate::catalog::{NewShard, existing_shard};
 use crate::command::admin::rw_concern;
@@ -17,8 +18,8 @@ use crate::router::CONFIG_SHARD;
 /// How long one member is waited for, and how long a primary.
 const SEED_TIMEOUT: Duration = Duration::from_secs(5);
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(20);
-/// The oldest server that can be a shard: MongoDB 5.0.
-const MIN_WIRE_VERSION: i32 = 13;
+/// The oldest server that can be a shard: MongoDB 6.0.
+const MIN_WIRE_VERSION: i32 = 17;
 /// Where a shard keeps which cluster it belongs to, in its database `config`.
 const IDENTITY: &str = "mosaic.identity";
 
@@ -93,6 +94,7 @@ async fn add(ctx: &Ctx, seeds: &Seeds<'_>, name: Option<&str>) -> Result<ShardId
     if let Some(existing) = existing_shard(&snapshot, &id, &host)? {
         return Ok(existing.id.clone());
     }
+    check_no_catalog(&client, seeds).await?;
     check_identity(&client, snapshot.cluster_id, seeds).await?;
     let databases = local_databases(&client, seeds).await?;
     let own = own_write_concern(&client, seeds).await?;
@@ -167,7 +169,7 @@ fn check_kind(seeds: &Seeds<'_>, hello: &Document) -> Result<()> {
     }
     let wire = hello.get_i32("maxWireVersion").unwrap_or(0);
     if wire < MIN_WIRE_VERSION {
-        return Err(failed(format!("Cannot add {text} as a shard: it runs a server older than MongoDB 5.0")));
+        return Err(failed(format!("Cannot add {text} as a shard: it runs a server older than MongoDB 6.0")));
     }
     Ok(())
 }
@@ -210,6 +212,19 @@ async fn check_identity(client: &Client, cluster_id: bson::oid::ObjectId, seeds:
             ),
         )),
         _ => Ok(()),
+    }
+}
+
+/// Refuses a set that holds a catalog, this cluster's or another's: clients of a shard could change it.
+async fn check_no_catalog(client: &Client, seeds: &Seeds<'_>) -> Result<()> {
+    let catalog = client.database(replset::DATABASE).collection::<Document>(collection::CATALOG);
+    match catalog.find_one(doc! { "_id": "version" }).await.map_err(|e| driver::error(e, seeds.set))? {
+        Some(_) => Err(failed(format!(
+            "Cannot add {} as a shard: it is a config replica set; its database '{}' holds a catalog",
+            seeds.text,
+            replset::DATABASE
+        ))),
+        None => Ok(()),
     }
 }
 
@@ -267,7 +282,8 @@ async fn mark(client: &Client, cluster_id: bson::oid::ObjectId, id: &ShardId) {
 /// The databases that the cluster adopts.
 async fn local_databases(client: &Client, seeds: &Seeds<'_>) -> Result<Vec<String>> {
     let names = client.list_database_names().await.map_err(|e| driver::error(e, seeds.set))?;
-    Ok(names.into_iter().filter(|n| !matches!(n.as_str(), "admin" | "local" | "config")).collect())
+    let own = ["admin", "local", "config", replset::DATABASE];
+    Ok(names.into_iter().filter(|n| !own.contains(&n.as_str())).collect())
 }
 
 #[cfg(test)]
@@ -295,7 +311,7 @@ mod tests {
             (doc! { "maxWireVersion": 17 }, Code::OperationFailed),
             (doc! { "isreplicaset": true, "maxWireVersion": 17 }, Code::OperationFailed),
             (doc! { "setName": "rs1", "maxWireVersion": 17 }, Code::OperationFailed),
-            (doc! { "setName": "rs0", "maxWireVersion": 9 }, Code::OperationFailed),
+            (doc! { "setName": "rs0", "maxWireVersion": 16 }, Code::OperationFailed),
         ];
         for (hello, code) in refused {
             assert!(check_kind(&seeds, &hello).unwrap_err().is(code), "{hello}");

@@ -92,7 +92,8 @@ pub const COMMANDS: &[CommandSpec] = &[
 ];
 
 impl Ctx {
-    /// Runs a command of the router's own on the primary of `shard`; an `ok: 0` reply is an error.
+    /// Runs a command of the router's own on the primary of `shard`; an `ok: 0` reply is an error, and so is a write that
+    /// is not known to a majority.
     pub async fn run_on_shard(
         &self,
         shard: &ShardId,
@@ -101,7 +102,9 @@ impl Ctx {
         retry: Retryable,
     ) -> Result<ShardReply> {
         command.append(cstr!("$db"), db);
-        self.send_primary(shard, retry, &OutMsg::from_doc(command)).await
+        let reply = self.send_primary(shard, retry, &OutMsg::from_doc(command)).await?;
+        super::ddl::job::reached_majority(shard, &reply)?;
+        Ok(reply)
     }
 }
 

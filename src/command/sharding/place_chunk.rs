@@ -31,7 +31,7 @@ pub async fn run(ctx: &Ctx, request: &Request) -> Result<Reply> {
     }
     let model = prepare::describe(ctx, &from, &ns).await?;
     let model = model.ok_or_else(|| Error::internal(format!("{ns} is not on the shard that owns a chunk of it")))?;
-    let indexes = prepare::index_documents(ctx, &from, &ns).await?;
+    let indexes = crate::command::ddl::shard_view::indexes(ctx, &from, &ns).await?;
     prepare::copy_collection(ctx, &to, &ns, &model, coll.uuid, &indexes).await?;
     ctx.router.catalog.place_chunk(&ns, min, max, &to).await?;
     let reply = bson::rawdoc! { "from": &*from, "to": &*to, "min": bsonx::view(min.as_bytes()).to_owned() };

@@ -1,15 +1,16 @@
 //! What `shardCollection` and `refineCollectionShardKey` ask and do on shards: options, indexes, emptiness, copies.
 
-use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Uuid, cstr, rawdoc};
+use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, Uuid, cstr, rawdoc};
 
 use super::index_rules::IndexSpec;
 use super::majority;
 use crate::bsonx;
 use crate::catalog::model::{Namespace, ShardId};
 use crate::command::Ctx;
+use crate::command::ddl::shard_view;
 use crate::error::{Code, Error, Result};
 use crate::key::ShardKeyPattern;
-use crate::shard::{Retryable, ShardReply};
+use crate::shard::Retryable;
 
 /// A collection as `listCollections` describes it.
 pub struct Described {
@@ -24,42 +25,20 @@ impl Described {
     }
 }
 
-/// The documents of a cursor reply.
-pub fn first_batch(reply: &ShardReply) -> impl Iterator<Item = &RawDocument> {
-    let batch = bsonx::doc(reply.doc(), "cursor").and_then(|c| bsonx::array(c, "firstBatch"));
-    batch.into_iter().flat_map(|a| a.into_iter().flatten()).filter_map(|v| v.as_document())
-}
-
 /// The collection on one shard; `None` where it does not exist there.
 pub async fn describe(ctx: &Ctx, shard: &ShardId, ns: &Namespace) -> Result<Option<Described>> {
-    let command = rawdoc! { "listCollections": 1, "filter": { "name": ns.coll() } };
-    let reply = ctx.run_on_shard(shard, ns.db(), command, Retryable::Read).await?;
-    let found = first_batch(&reply).next().map(|doc| {
-        let uuid = bsonx::doc(doc, "info").and_then(|i| bsonx::get(i, "uuid"));
-        let uuid = match uuid {
-            Some(RawBsonRef::Binary(b)) => b.bytes.try_into().ok().map(Uuid::from_bytes),
-            _ => None,
-        };
-        Described {
-            kind: bsonx::str(doc, "type").unwrap_or("collection").to_owned(),
-            options: bsonx::doc(doc, "options").map(RawDocument::to_owned).unwrap_or_default(),
-            uuid,
-        }
-    });
-    Ok(found)
-}
-
-/// All indexes as `listIndexes` gives them (a collection has at most 64).
-pub async fn index_documents(ctx: &Ctx, shard: &ShardId, ns: &Namespace) -> Result<Vec<RawDocumentBuf>> {
-    let command = rawdoc! { "listIndexes": ns.coll(), "cursor": { "batchSize": 1000 } };
-    let reply = ctx.run_on_shard(shard, ns.db(), command, Retryable::Read).await?;
-    Ok(first_batch(&reply).map(RawDocument::to_owned).collect())
+    let found = shard_view::collection(ctx, shard, ns).await?;
+    Ok(found.map(|entry| Described {
+        kind: bsonx::str(&entry, "type").unwrap_or("collection").to_owned(),
+        options: bsonx::doc(&entry, "options").map(RawDocument::to_owned).unwrap_or_default(),
+        uuid: shard_view::uuid_in(&entry),
+    }))
 }
 
 /// The indexes; those that could support `key` are also asked whether they hold arrays.
 pub async fn indexes(ctx: &Ctx, shard: &ShardId, ns: &Namespace, key: &ShardKeyPattern) -> Result<Vec<IndexSpec>> {
     let mut specs = Vec::new();
-    for doc in index_documents(ctx, shard, ns).await? {
+    for doc in shard_view::indexes(ctx, shard, ns).await? {
         let Some(mut spec) = IndexSpec::listed(&doc) else { continue };
         if spec.supports(key) {
             spec.multikey = is_multikey(ctx, shard, ns, &spec).await?;
@@ -96,7 +75,7 @@ pub async fn is_empty(ctx: &Ctx, shard: &ShardId, ns: &Namespace) -> Result<bool
         "readConcern": { "level": "local" },
     };
     let reply = ctx.run_on_shard(shard, ns.db(), command, Retryable::Read).await?;
-    Ok(first_batch(&reply).next().is_none())
+    Ok(shard_view::batch(reply.doc()).is_empty())
 }
 
 /// Creates the collection with the server's defaults.

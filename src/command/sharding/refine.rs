@@ -7,6 +7,7 @@ use super::index_rules::{self, Support};
 use super::prepare;
 use crate::catalog::model::Namespace;
 use crate::catalog::snapshot::{CollectionRouting, Snapshot};
+use crate::catalog::store::CatalogTxn;
 use crate::command::ddl::job::{self, Driven, Job, undone};
 use crate::command::{Ctx, Reply, Request};
 use crate::error::{Code, Error, Result};
@@ -35,8 +36,12 @@ pub async fn run(ctx: &Ctx, request: &Request) -> Result<Reply> {
 pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
     Box::pin(async move {
         job.refresh();
-        let args = job.intent.args();
-        refine(&job.ctx, &args).await.map_err(undone)?;
+        if !job.resumed {
+            let args = job.intent.args();
+            refine(job, &args).await.map_err(undone)?;
+        }
+        // The step was noted with the commit: the key is refined.
+        job.ctx.router.catalog.settle().await;
         Ok(Reply::empty_ok())
     })
 }
@@ -66,7 +71,8 @@ fn to_refine<'a>(
     Ok(Some(routing))
 }
 
-async fn refine(ctx: &Ctx, args: &Document) -> Result<()> {
+async fn refine(job: &Job, args: &Document) -> Result<()> {
+    let ctx = &job.ctx;
     let ns = Namespace::parse(args.get_str("ns").unwrap_or_default())?;
     let key = args.get_document("key").cloned().unwrap_or_default();
     let key = ShardKeyPattern::parse(&RawDocumentBuf::try_from(&key)?)?;
@@ -89,8 +95,8 @@ async fn refine(ctx: &Ctx, args: &Document) -> Result<()> {
     let (old, new) = (routing.key.to_doc().to_owned(), key.to_doc().to_owned());
     let start = rawdoc! { "oldKey": old, "newKey": new, "oldEpoch": routing.epoch };
     catalog.log_change("refineCollectionShardKey.start", ns.as_str(), start).await;
-    catalog.refine_key(&ns, &key, routing.uuid).await?;
-    catalog.settle().await;
+    let commit = async |txn: CatalogTxn| catalog.refine_key(&ns, &key, routing.uuid, &txn).await;
+    job.intent.advance_with("refined", None, false, commit).await?;
     catalog.log_change("refineCollectionShardKey.end", ns.as_str(), rawdoc! {}).await;
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! `shardCollection`, as a recorded change of structure: nobody else changes the collection meanwhile, and another router
-//! finishes it if this one cannot. Everything before the commit in the catalog can be repeated and leaves nothing that
-//! clients see.
+//! `shardCollection`, as a recorded change of structure: nobody else changes the collection meanwhile. What fails or is
+//! broken off before the commit in the catalog is undone, by another router if this one cannot; what is left to do after
+//! it is done.
 
 use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
 use futures_util::future::BoxFuture;
@@ -11,8 +11,10 @@ use super::prepare::{self, Described};
 use super::strays;
 use crate::catalog::model::{Namespace, ShardId};
 use crate::catalog::snapshot::Snapshot;
+use crate::catalog::store::CatalogTxn;
 use crate::catalog::{NewChunk, NewCollection};
-use crate::command::ddl::job::{self, Driven, Job, undone};
+use crate::command::ddl::job::{self, Driven, Failed, Job, pending, undone};
+use crate::command::ddl::shard_view;
 use crate::command::{Ctx, Reply, Request, ddl};
 use crate::error::{Code, Error, Result};
 use crate::key::{ShardKeyPattern, initial, text};
@@ -36,18 +38,49 @@ pub async fn run(ctx: &Ctx, request: &Request) -> Result<Reply> {
     job::run(ctx, ddl::SHARD_COLLECTION, names, args.to_doc()?, drive).await
 }
 
-/// From the beginning, whatever was done already.
+/// Copies of the collection are made on other shards.
+const COPYING: &str = "copying";
+/// They are removed.
+const UNDOING: &str = "undoing";
+/// The catalog says that the collection is sharded; documents may lie where they were written meanwhile.
+const SHARDED: &str = "sharded";
+
 pub fn drive(job: &mut Job) -> BoxFuture<'_, Driven> {
     Box::pin(async move {
         job.refresh();
         let args = Arguments::from_doc(&job.intent.args()).map_err(undone)?;
-        if !already_sharded(&job.ctx.snapshot, &args).map_err(undone)?
-            && let Err(error) = shard(&job.ctx, &args).await
-        {
-            return Err(ddl::copies::after_failure(job, &args.ns, error).await);
+        match job.intent.step().as_str() {
+            "" if already_sharded(&job.ctx.snapshot, &args).map_err(undone)? => {}
+            "" => {
+                if let Err(error) = shard(job, &args).await {
+                    return Err(failed(job, &args.ns, error).await);
+                }
+            }
+            SHARDED => finish(job, &args.ns).await.map_err(pending)?,
+            _ => {
+                let error = Error::new(Code::InterruptedAtShutdown, "sharding the collection was broken off");
+                return Err(failed(job, &args.ns, error.from_router()).await);
+            }
         }
         Ok(reply(&args))
     })
+}
+
+/// Removes the copies that were made, now or later.
+async fn failed(job: &mut Job, ns: &Namespace, why: Error) -> Failed {
+    match job.intent.step().as_str() {
+        "" => return undone(why),
+        SHARDED => return pending(why),
+        UNDOING => {}
+        _ => {
+            // Where the commit was made after all, this is refused.
+            if let Err(error) = job.intent.advance(UNDOING, None).await {
+                tracing::warn!(%ns, %error, "copies of a collection are not removed yet");
+                return pending(why);
+            }
+        }
+    }
+    ddl::copies::after_failure(job, ns, why).await
 }
 
 fn reply(args: &Arguments) -> Reply {
@@ -141,7 +174,8 @@ fn already_sharded(snapshot: &Snapshot, args: &Arguments) -> Result<bool> {
     }
 }
 
-async fn shard(ctx: &Ctx, args: &Arguments) -> Result<()> {
+async fn shard(job: &mut Job, args: &Arguments) -> Result<()> {
+    let ctx = &job.ctx;
     let Arguments { ns, key, .. } = args;
     let catalog = &ctx.router.catalog;
     let primary = catalog.create_database(ns.db(), None).await?;
@@ -172,14 +206,19 @@ async fn shard(ctx: &Ctx, args: &Arguments) -> Result<()> {
         .into_iter()
         .map(|c| NewChunk { min: c.min, max: c.max, shard: c.shard })
         .collect();
-    let indexes = prepare::index_documents(ctx, &primary, ns).await?;
+    let indexes = shard_view::indexes(ctx, &primary, ns).await?;
     let mut others: Vec<&ShardId> = chunks.iter().map(|c| &c.shard).filter(|s| **s != primary).collect();
     others.sort();
     others.dedup();
+    let distributed = chunks.len() > 1;
+    let mut noted = job.intent.args();
+    noted.extend(doc! {
+        "uuid": bson::Binary::from_uuid(uuid), "primary": &*primary, "distributed": distributed,
+    });
+    job.intent.advance(COPYING, Some(noted)).await?;
     let copies = others.iter().map(|s| prepare::copy_collection(ctx, s, ns, &model, uuid, &indexes));
     futures_util::future::try_join_all(copies).await?;
     ctx.router.failpoints.crash_point("shardCollection.copied");
-    let several = chunks.len() > 1;
     let new = NewCollection {
         ns: ns.clone(),
         uuid,
@@ -189,33 +228,39 @@ async fn shard(ctx: &Ctx, args: &Arguments) -> Result<()> {
         primary: primary.clone(),
         chunks,
     };
-    if several {
-        return distribute(ctx, &new).await;
-    }
-    catalog.shard_collection(&new).await?;
-    catalog.settle().await;
-    Ok(())
+    commit(job, &new).await?;
+    ctx.router.failpoints.crash_point("ddl.committed");
+    finish(job, ns).await
 }
 
-/// Cuts the key space of an empty collection. Documents written meanwhile by the old routing would lie on the wrong
+/// Cutting the key space of an empty collection, documents written meanwhile by the old routing would lie on the wrong
 /// shard: this router's writes wait until the commit is made, those of others are looked for afterwards.
-async fn distribute(ctx: &Ctx, new: &NewCollection) -> Result<()> {
-    let router = &ctx.router;
-    let closed = router.ddl.gate.close(&[new.ns.as_str().to_owned()]);
-    closed.drain(&router.ops, ctx.op.id()).await?;
-    if !prepare::is_empty(ctx, &new.primary, &new.ns).await? {
-        return Err(Error::new(
-            Code::ConflictingOperationInProgress,
-            format!("Documents were inserted into {} while it was being sharded; try again", new.ns),
-        ));
+async fn commit(job: &Job, new: &NewCollection) -> Result<()> {
+    let router = &job.ctx.router;
+    let closed = (new.chunks.len() > 1).then(|| router.ddl.gate.close(&[new.ns.as_str().to_owned()]));
+    if let Some(closed) = &closed {
+        closed.drain(&router.ops, job.ctx.op.id()).await?;
+        if !prepare::is_empty(&job.ctx, &new.primary, &new.ns).await? {
+            return Err(Error::new(
+                Code::ConflictingOperationInProgress,
+                format!("Documents were inserted into {} while it was being sharded; try again", new.ns),
+            ));
+        }
     }
-    router.catalog.shard_collection(new).await?;
-    drop(closed);
-    router.catalog.settle().await;
-    let snapshot = router.catalog.snapshot();
-    match snapshot.collection(new.ns.as_str()) {
-        Some(routing) => strays::collect(ctx, &new.primary, routing).await,
-        None => Ok(()),
+    let commit = async |txn: CatalogTxn| router.catalog.shard_collection(new, &txn).await;
+    job.intent.advance_with(SHARDED, None, false, commit).await
+}
+
+/// What is left to do after the commit: all routers learn of it, and what they wrote before goes where it belongs.
+async fn finish(job: &Job, ns: &Namespace) -> Result<()> {
+    let catalog = &job.ctx.router.catalog;
+    catalog.settle().await;
+    let (args, snapshot) = (job.intent.args(), catalog.snapshot());
+    match (snapshot.collection(ns.as_str()), args.get_str("primary")) {
+        (Some(routing), Ok(primary)) if args.get_bool("distributed").unwrap_or(false) => {
+            strays::collect(&job.ctx, &primary.into(), routing).await
+        }
+        _ => Ok(()),
     }
 }
 

@@ -2,31 +2,47 @@
 //!
 //! They were acknowledged, so they are moved to the shard that owns them: inserted there first, then deleted.
 
-use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use std::collections::{BTreeMap, HashSet};
+
+use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
 
 use super::majority;
-use super::prepare::first_batch;
 use crate::bsonx;
 use crate::catalog::model::ShardId;
 use crate::catalog::snapshot::CollectionRouting;
 use crate::command::Ctx;
+use crate::command::ddl::shard_view;
 use crate::error::Result;
 use crate::shard::Retryable;
 use crate::target;
 
-/// Moves what lies on `shard` and belongs elsewhere; the collection was empty a moment ago.
+/// Moves what lies on `shard` and belongs elsewhere; the collection was empty a moment ago. Can be repeated.
+///
+/// # Errors
+/// What a shard says, or that a majority of it does not have a document yet.
 pub async fn collect(ctx: &Ctx, shard: &ShardId, routing: &CollectionRouting) -> Result<()> {
     let ns = &routing.ns;
-    let find = rawdoc! { "find": ns.coll(), "batchSize": 10_000, "singleBatch": true };
-    let reply = ctx.run_on_shard(shard, ns.db(), find, Retryable::Read).await?;
+    let find = rawdoc! { "find": ns.coll(), "batchSize": BATCH };
+    let mut reply = ctx.run_on_shard(shard, ns.db(), find, Retryable::Read).await?;
     let mut moved = 0;
-    for doc in first_batch(&reply) {
-        let owner = target::document(doc, routing)?;
-        if owner == *shard {
-            continue;
+    loop {
+        let mut by_owner: BTreeMap<ShardId, Vec<RawDocumentBuf>> = BTreeMap::new();
+        for doc in shard_view::batch(reply.doc()) {
+            let owner = target::document(&doc, routing)?;
+            if owner != *shard {
+                by_owner.entry(owner).or_default().push(doc);
+            }
         }
-        move_one(ctx, doc, shard, &owner, routing).await?;
-        moved += 1;
+        for (owner, docs) in &by_owner {
+            move_all(ctx, docs, shard, owner, routing).await?;
+            moved += docs.len();
+        }
+        let cursor = bsonx::doc(reply.doc(), "cursor").and_then(|c| bsonx::int(c, "id")).unwrap_or(0);
+        if cursor == 0 {
+            break;
+        }
+        let more = rawdoc! { "getMore": cursor, "collection": ns.coll(), "batchSize": BATCH };
+        reply = ctx.run_on_shard(shard, ns.db(), more, Retryable::No).await?;
     }
     if moved > 0 {
         tracing::warn!(%ns, moved, "documents written by routers that did not know of the sharding yet were moved");
@@ -34,29 +50,57 @@ pub async fn collect(ctx: &Ctx, shard: &ShardId, routing: &CollectionRouting) ->
     Ok(())
 }
 
-async fn move_one(
+/// Documents read at once.
+const BATCH: i32 = 1_000;
+
+async fn move_all(
     ctx: &Ctx,
-    doc: &RawDocument,
+    docs: &[RawDocumentBuf],
     from: &ShardId,
     to: &ShardId,
     routing: &CollectionRouting,
 ) -> Result<()> {
     let ns = &routing.ns;
-    let insert = rawdoc! { "insert": ns.coll(), "documents": [doc.to_owned()], "writeConcern": majority() };
+    let mut insert = rawdoc! { "insert": ns.coll(), "ordered": false, "writeConcern": majority() };
+    insert.append(cstr!("documents"), RawArrayBuf::from_iter(docs.iter().cloned()));
     let reply = ctx.run_on_shard(to, ns.db(), insert, Retryable::No).await?;
-    if let Some(errors) = bsonx::array(reply.doc(), "writeErrors") {
-        // The owner has another document under this _id: this one stays where it is, for somebody to look at.
-        tracing::error!(%ns, shard = %from, ?errors, "a document lies on a shard that does not own it");
+    let errors = bsonx::array(reply.doc(), "writeErrors").into_iter().flatten().flatten();
+    let mut refused = HashSet::new();
+    for error in errors.filter_map(|e| e.as_document()) {
+        let index = bsonx::int(error, "index").and_then(|i| usize::try_from(i).ok());
+        let Some((index, doc)) = index.and_then(|i| docs.get(i).map(|doc| (i, doc))) else { continue };
+        // It may have been inserted before, and only the deleting is left.
+        if !is_there(ctx, doc, to, routing).await? {
+            // The owner has another document under this _id: this one stays where it is, for somebody to look at.
+            tracing::error!(%ns, shard = %from, ?error, "a document lies on a shard that does not own it");
+            refused.insert(index);
+        }
+    }
+    let moved = docs.iter().enumerate().filter(|(i, _)| !refused.contains(i));
+    let deletes: Vec<_> = moved.map(|(_, doc)| rawdoc! { "q": by_id(doc), "limit": 1 }).collect();
+    if deletes.is_empty() {
         return Ok(());
     }
+    let mut delete = rawdoc! { "delete": ns.coll(), "ordered": false, "writeConcern": majority() };
+    delete.append(cstr!("deletes"), RawArrayBuf::from_iter(deletes));
+    ctx.run_on_shard(from, ns.db(), delete, Retryable::No).await.map(|_| ())
+}
+
+fn by_id(doc: &RawDocument) -> RawDocumentBuf {
     let mut filter = RawDocumentBuf::new();
     if let Some(id) = bsonx::get(doc, "_id") {
-        filter.append(bson::cstr!("_id"), id);
+        filter.append(cstr!("_id"), id);
     }
-    let delete = rawdoc! {
-        "delete": ns.coll(),
-        "deletes": [{ "q": filter, "limit": 1 }],
-        "writeConcern": majority(),
+    filter
+}
+
+/// Whether the shard has the very same document.
+async fn is_there(ctx: &Ctx, doc: &RawDocument, shard: &ShardId, routing: &CollectionRouting) -> Result<bool> {
+    let ns = &routing.ns;
+    let find = rawdoc! {
+        "find": ns.coll(), "filter": by_id(doc), "limit": 1, "singleBatch": true,
+        "readConcern": { "level": "majority" },
     };
-    ctx.run_on_shard(from, ns.db(), delete, Retryable::No).await.map(|_| ())
+    let found = ctx.run_on_shard(shard, ns.db(), find, Retryable::Read).await?;
+    Ok(shard_view::batch(found.doc()).iter().any(|there| **there == *doc))
 }
