@@ -39,7 +39,6 @@ pub struct OpRecord {
     pub started: Instant,
     pub started_at: bson::DateTime,
     pub command: &'static str,
-    pub namespace: parking_lot::Mutex<String>,
     /// The request's body, kept by reference count only.
     pub body: bytes::Bytes,
     pub cancel: CancellationToken,
@@ -122,7 +121,6 @@ impl OpContext {
                 started: Instant::now(),
                 started_at: bson::DateTime::now(),
                 command,
-                namespace: parking_lot::Mutex::new(String::new()),
                 body: bytes::Bytes::new(),
                 cancel: CancellationToken::new(),
                 why: parking_lot::Mutex::new(None),
@@ -205,7 +203,6 @@ impl OpRegistry {
             started: Instant::now(),
             started_at: bson::DateTime::now(),
             command,
-            namespace: parking_lot::Mutex::new(String::new()),
             body,
             cancel: CancellationToken::new(),
             why: parking_lot::Mutex::new(None),

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::Catalog;
-use crate::catalog::model::ShardId;
+use crate::catalog::model::{ShardId, ShardInfo};
 use crate::catalog::snapshot::Snapshot;
 use crate::command::FailPoints;
 use crate::command::ddl;
@@ -30,6 +30,9 @@ use clock::ClusterClock;
 
 /// How long requests under way may take to end when the router stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the shards may take to end what clients have left behind there.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The name under which the catalog's replica set stands among the shards.
 pub const CONFIG_SHARD: &str = "config";
@@ -150,11 +153,20 @@ impl Router {
         Ok(router)
     }
 
-    /// Where the `admin` database lives: the catalog's replica set, or the first shard by name.
+    /// Where the `admin` database lives: the catalog's replica set, or the shard that was added first.
     pub fn home_of_admin(&self, snapshot: &Snapshot) -> Option<ShardId> {
         match self.config.catalog {
             CatalogConfig::ReplicaSet { .. } => Some(ShardId::from(CONFIG_SHARD)),
-            CatalogConfig::Embedded { .. } => snapshot.shards.keys().next().cloned(),
+            CatalogConfig::Embedded { .. } => oldest_shard(snapshot),
+        }
+    }
+
+    /// Closes every cursor on the shards, and waits until abandoned operations have ended there.
+    async fn settle(&self) {
+        self.cursors.kill_where(|_| true);
+        self.cursors.killer().settle().await;
+        while !self.shards.all_with_config().iter().all(|shard| shard.is_settled()) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
@@ -179,10 +191,17 @@ impl Running {
             op.kill(Cancelled::Shutdown);
         }
         router.connections.close_all(STOP_PATIENCE).await;
+        let _ = tokio::time::timeout(SETTLE_PATIENCE, router.settle()).await;
         if let Err(e) = self.serving.await {
             tracing::warn!(error = %e, "the listener ended abnormally");
         }
     }
+}
+
+/// The shard that was added first: it stays the same whatever shards come later.
+fn oldest_shard(snapshot: &Snapshot) -> Option<ShardId> {
+    let age = |shard: &&ShardInfo| (shard.topology_time.time, shard.topology_time.increment, shard.id.clone());
+    snapshot.shards.values().map(|shard| &**shard).min_by_key(age).map(|shard| shard.id.clone())
 }
 
 fn host_name() -> String {
@@ -191,4 +210,32 @@ fn host_name() -> String {
         .ok()
         .filter(|s| !s.is_empty())
         .unwrap_or_else(|| "localhost".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use bson::{RawDocumentBuf, Timestamp};
+
+    #[test]
+    fn the_oldest_shard_stays_the_oldest() {
+        let mut snapshot = Snapshot::default();
+        let mut add = |id: &str, time| {
+            let info = ShardInfo {
+                id: id.into(),
+                host: format!("{id}/h:1"),
+                state: 1,
+                topology_time: Timestamp { time, increment: 0 },
+                tags: None,
+                draining: false,
+                rest: RawDocumentBuf::new(),
+            };
+            snapshot.shards.insert(id.into(), Arc::new(info));
+            oldest_shard(&snapshot).unwrap()
+        };
+        assert_eq!(&*add("m", 5), "m");
+        assert_eq!(&*add("aaa", 6), "m");
+        assert_eq!(&*add("z", 7), "m");
+    }
 }

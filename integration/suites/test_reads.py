@@ -11,6 +11,7 @@ import bson
 import pymongo
 from bson import SON, Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from cluster import ClusterCase, Oracle, eventually
+from pairs import spread
 from pymongo import ASCENDING, DESCENDING
 
 MIXED = [
@@ -743,6 +744,75 @@ class Reads(ClusterCase):
         rise = lambda kind: {k: after[kind][k] - before[kind][k] for k in after[kind]}
         self.assertEqual(rise("find"), {"allShards": 1, "manyShards": 0, "oneShard": 1, "unsharded": 1})
         self.assertEqual(rise("aggregate"), {"allShards": 1, "manyShards": 0, "oneShard": 0, "unsharded": 0})
+
+
+class Corners(ClusterCase):
+    """Aggregations that must not write or lose anything, and reads that wait for a cluster time."""
+
+    setup = {"shards": 2}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        spread(cls, cls.cluster, "corners.s", {"a": 1}, [{"a": 50}])
+        cls.corners = cls.client.corners
+        cls.corners.s.insert_many([{"a": a} for a in range(100)])
+
+    def refused(self, db, code, *stages):
+        with self.assertRaises(pymongo.errors.OperationFailure) as caught:
+            db.command("aggregate", "shards" if db.name == "config" else "s", pipeline=list(stages), cursor={})
+        self.assertEqual(caught.exception.code, code)
+
+    def test_pipelines_do_not_write_internal_databases(self):
+        before = list(self.client.config.chunks.find())
+        self.refused(self.client.config, 31321, {"$match": {}}, {"$out": "chunks"})
+        self.refused(self.client.config, 31320, {"$merge": "chunks"})
+        self.refused(self.corners, 31321, {"$out": {"db": "config", "coll": "chunks"}})
+        self.refused(self.corners, 31320, {"$merge": {"into": {"db": "admin", "coll": "x"}}})
+        elsewhere = {"from": {"db": "local", "coll": "oplog.rs"}, "as": "x", "pipeline": []}
+        self.refused(self.client.config, 115, {"$lookup": elsewhere})
+        self.assertEqual(list(self.client.config.chunks.find()), before)
+
+    def test_a_pipeline_is_not_judged_by_running_its_writes(self):
+        self.corners.x.insert_one({"_id": "kept"})
+        self.refused(self.corners, 5107201, {"$limit": Decimal128("2.5")}, {"$out": "x"})
+        self.assertEqual(list(self.corners.x.find()), [{"_id": "kept"}])
+        self.assertEqual(len(list(self.corners.s.aggregate([{"$limit": Decimal128("2")}]))), 2)
+
+    def test_results_come_after_an_empty_first_batch(self):
+        for pipeline, wanted in [
+            ([{"$count": "n"}], [{"n": 100}]),
+            ([{"$match": {"a": {"$gte": 1000}}}, {"$count": "n"}], []),
+            ([{"$group": {"_id": None, "n": {"$sum": "$a"}}}], [{"_id": None, "n": 4950}]),
+            ([{"$sort": {"a": 1}}, {"$limit": 2}, {"$project": {"_id": 0, "a": 1}}], [{"a": 0}, {"a": 1}]),
+        ]:
+            reply = self.corners.command("aggregate", "s", pipeline=pipeline, cursor={"batchSize": 0})
+            self.assertEqual(reply["cursor"]["firstBatch"], [])
+            self.assertNotEqual(reply["cursor"]["id"], 0)
+            self.assertEqual(list(self.corners.s.aggregate(pipeline, batchSize=0)), wanted)
+
+    def test_now_is_the_same_where_results_are_merged(self):
+        stages = [{"$group": {"_id": "$$NOW"}}, {"$project": {"same": {"$eq": ["$_id", "$$NOW"]}}}]
+        self.assertEqual([d["same"] for d in self.corners.s.aggregate(stages)], [True])
+
+    def test_reads_do_not_wait_for_a_quiet_shard(self):
+        for _ in range(3):
+            with self.client.start_session(causal_consistency=True) as session:
+                self.corners.s.update_one({"a": 1}, {"$inc": {"z": 1}}, session=session)
+                began = time.monotonic()
+                self.assertEqual(len(list(self.corners.s.find({}, session=session))), 100)
+                self.assertEqual(self.corners.s.find_one({"a": 70}, session=session)["a"], 70)
+                self.assertLess(time.monotonic() - began, 3)
+            with self.client.start_session(snapshot=True) as session:
+                began = time.monotonic()
+                self.assertEqual(len(list(self.corners.s.find({}, session=session))), 100)
+                self.assertLess(time.monotonic() - began, 3)
+
+    def test_a_snapshot_shows_the_clients_own_write(self):
+        written = self.corners.command("update", "s", updates=[{"q": {"a": 2}, "u": {"$set": {"seen": True}}}])
+        concern = {"level": "snapshot", "afterClusterTime": written["operationTime"]}
+        found = self.corners.command("find", "s", filter={"seen": True}, readConcern=concern)
+        self.assertEqual([d["a"] for d in found["cursor"]["firstBatch"]], [2])
 
 
 class Outages(ClusterCase):

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{RawDocument, RawDocumentBuf, cstr};
+use bson::{RawDocument, RawDocumentBuf};
 
 use super::failpoint::Action;
 use super::{CommandSpec, Ctx, Generic, Reply, Request, slow, table};
 use crate::bsonx;
 use crate::conn::ConnState;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, LABEL_RETRYABLE_WRITE, Result};
 use crate::op::{OpContext, OpGuard};
 use crate::router::Router;
 use crate::scatter::named_time;
@@ -113,14 +113,6 @@ impl Prepared {
     }
 }
 
-/// Runs one command from beginning to end; for callers that need no cancellation.
-pub async fn dispatch(router: &Arc<Router>, conn: &Arc<ConnState>, message: Message) -> Outcome {
-    match prepare(router, conn, message) {
-        Ok(prepared) => prepared.run().await,
-        Err(reply) => Outcome::Reply(*reply),
-    }
-}
-
 fn check_allowed(ctx: &Ctx, request: &Request) -> Result<()> {
     ctx.op.check()?;
     let spec = request.spec;
@@ -145,10 +137,12 @@ fn check_allowed(ctx: &Ctx, request: &Request) -> Result<()> {
     Ok(())
 }
 
-fn with_write_concern_error(reply: Reply, error: &RawDocument) -> Reply {
+fn with_write_concern_error(reply: Reply, fields: &RawDocument) -> Reply {
     let Ok(body) = reply.document() else { return reply };
     let mut doc = body.to_owned();
-    doc.append(cstr!("writeConcernError"), error.to_owned());
+    for (key, value) in fields.iter().flatten() {
+        doc.append(key, value);
+    }
     Reply { body: bytes::Bytes::from(doc.into_bytes()), more_to_come: reply.more_to_come }
 }
 
@@ -171,6 +165,12 @@ impl Ctx {
         } else {
             tracing::debug!(command = request.spec.name, op = self.op.id(), %error, "command failed");
         }
+        // A write that the router's stop interrupted may have been carried out, and another router can tell.
+        let stopped = error.is(Code::InterruptedAtShutdown) && self.op.check().is_err();
+        let error = match stopped && request.generic.txn_number.is_some() && !request.generic.in_transaction {
+            true => error.clone().label(LABEL_RETRYABLE_WRITE),
+            false => error.clone(),
+        };
         let doc: RawDocumentBuf = error.to_reply();
         self.router.clock.finish(Some(&self.op), Reply::doc(doc))
     }

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bson::raw::RawBsonRef;
-use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use parking_lot::Mutex;
 
-use super::{Ctx, Request};
+use super::{Access, Ctx, Request};
 use crate::bsonx;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, LABEL_RETRYABLE_WRITE, Result};
+use crate::shard::is_retryable_write;
 
 /// How often a failpoint still fires.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,7 +98,8 @@ impl FailPoints {
                 () = ctx.op.cancel().cancelled() => return Action::Fail(ctx.op.cancelled_error()),
             }
         }
-        action(&data)
+        let writes = matches!(request.spec.access, Access::Write | Access::DbAdmin);
+        action(&data, request.generic.txn_number.is_some(), writes)
     }
 
     fn fire(&self, request: &Request, ctx: &Ctx) -> Option<RawDocumentBuf> {
@@ -185,31 +187,72 @@ fn applies(data: &RawDocument, request: &Request, ctx: &Ctx) -> bool {
     }
 }
 
-fn action(data: &RawDocument) -> Action {
+/// What the failpoint does to a command; `retryable_write` is one with a `txnNumber`, `writes` one that a write concern
+/// belongs to. A server labels what it answers to retryable writes, unless the failpoint names the labels.
+fn action(data: &RawDocument, retryable_write: bool, writes: bool) -> Action {
     if bsonx::truthy(data, "closeConnection") == Some(true) {
         return Action::CloseConnection;
     }
+    let labels = |code: i32| match bsonx::array(data, "errorLabels") {
+        Some(named) => Some(named.to_owned()).filter(|named| !named.is_empty()),
+        None => (retryable_write && is_retryable_write(code)).then(|| RawArrayBuf::from_iter([LABEL_RETRYABLE_WRITE])),
+    };
     if let Some(code) = bsonx::int(data, "errorCode") {
-        let mut reply =
-            rawdoc! { "ok": 0.0, "code": code as i32, "errmsg": "Failing command via 'failCommand' failpoint" };
-        match bsonx::array(data, "errorLabels") {
-            Some(labels) => reply.append(bson::cstr!("errorLabels"), labels.to_owned()),
-            None if RETRYABLE.contains(&(code as i32)) => {
-                reply.append(bson::cstr!("errorLabels"), {
-                    let mut l = bson::RawArrayBuf::new();
-                    l.push("RetryableWriteError");
-                    l
-                });
-            }
-            None => {}
+        let code = i32::try_from(code).unwrap_or(0);
+        let mut reply = rawdoc! { "ok": 0.0, "code": code, "errmsg": "Failing command via 'failCommand' failpoint" };
+        if let Some(labels) = labels(code) {
+            reply.append(cstr!("errorLabels"), labels);
         }
         return Action::Fail(Error::from_reply("", &reply).from_router());
     }
-    match bsonx::doc(data, "writeConcernError") {
-        Some(doc) => Action::WriteConcernError(doc.to_owned()),
+    match bsonx::doc(data, "writeConcernError").filter(|_| writes) {
+        Some(error) => {
+            let mut fields = rawdoc! { "writeConcernError": error.to_owned() };
+            let code = bsonx::int(error, "code").and_then(|code| i32::try_from(code).ok()).unwrap_or(0);
+            if let Some(labels) = labels(code) {
+                fields.append(cstr!("errorLabels"), labels);
+            }
+            Action::WriteConcernError(fields)
+        }
         None => Action::Go,
     }
 }
 
-/// Codes that mongos labels RetryableWriteError by itself.
-const RETRYABLE: &[i32] = &[6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436];
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use bson::{Document, doc};
+
+    /// As a mongod 6.0 answers.
+    #[test]
+    fn labels_are_those_of_a_server() {
+        let error = |data: RawDocumentBuf, retryable_write| match action(&data, retryable_write, true) {
+            Action::Fail(error) => error.labels().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            _ => panic!("no error"),
+        };
+        for code in [6, 91, 262, 11600] {
+            assert_eq!(error(rawdoc! { "errorCode": code }, true), ["RetryableWriteError"]);
+            assert!(error(rawdoc! { "errorCode": code }, false).is_empty());
+            assert!(error(rawdoc! { "errorCode": code, "errorLabels": [] }, true).is_empty());
+            assert_eq!(error(rawdoc! { "errorCode": code, "errorLabels": ["Foo"] }, false), ["Foo"]);
+        }
+        for code in [50, 134] {
+            assert!(error(rawdoc! { "errorCode": code }, true).is_empty());
+        }
+        let concern = |data: RawDocumentBuf, retryable_write, writes| match action(&data, retryable_write, writes) {
+            Action::WriteConcernError(fields) => Some(Document::try_from(&*fields).unwrap()),
+            _ => None,
+        };
+        let (late, stopping) = (doc! { "code": 64 }, doc! { "code": 91 });
+        let data = |error: &Document| rawdoc! { "writeConcernError": RawDocumentBuf::try_from(error).unwrap() };
+        assert_eq!(concern(data(&late), true, true), Some(doc! { "writeConcernError": late }));
+        let labelled = doc! { "writeConcernError": stopping.clone(), "errorLabels": ["RetryableWriteError"] };
+        assert_eq!(concern(data(&stopping), true, true), Some(labelled));
+        assert_eq!(concern(data(&stopping), false, true), Some(doc! { "writeConcernError": stopping.clone() }));
+        assert_eq!(concern(data(&stopping), true, false), None);
+        let mut named = data(&stopping);
+        named.append(cstr!("errorLabels"), RawArrayBuf::from_iter(["Foo"]));
+        assert_eq!(concern(named, true, true), Some(doc! { "writeConcernError": stopping, "errorLabels": ["Foo"] }));
+    }
+}

@@ -33,7 +33,7 @@ use crate::error::{Code, Error, Result};
 use crate::op::OpContext;
 use crate::router::Router;
 
-pub use dispatch::{Outcome, Prepared, dispatch, prepare};
+pub use dispatch::{Outcome, Prepared, prepare};
 pub use failpoint::FailPoints;
 pub use request::{Generic, Request};
 pub use table::{all, lookup};

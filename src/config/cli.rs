@@ -93,6 +93,9 @@ pub struct ServeArgs {
     /// Listen on all addresses
     #[arg(long = "bind_ip_all")]
     pub bind_ip_all: bool,
+    /// Listen on IPv6 too where an address or name means both kinds
+    #[arg(long)]
+    pub ipv6: bool,
     /// The config replica set: name/host:port,host:port
     #[arg(long)]
     pub configdb: Option<String>,
@@ -171,6 +174,7 @@ impl ServeArgs {
             .collect();
         let switches = [
             ("--bind_ip_all", "net.bindIpAll", self.bind_ip_all),
+            ("--ipv6", "net.ipv6", self.ipv6),
             ("--logappend", "systemLog.logAppend", self.logappend),
             ("--quiet", "systemLog.quiet", self.quiet),
         ];

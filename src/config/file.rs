@@ -314,7 +314,12 @@ fn finish(mut draft: Draft, given: &[Setting]) -> Result<Config> {
         if given.iter().any(|s| s.path == "net.bindIp") {
             return refuse("net.bindIpAll", "net.bindIpAll and net.bindIp exclude each other");
         }
-        draft.config.net.bind_ips = if draft.config.net.ipv6 { vec!["::".into()] } else { vec!["0.0.0.0".into()] };
+        draft.config.net.bind_ips = vec!["0.0.0.0".into()];
+    }
+    // All addresses are those of both kinds, where IPv6 is on.
+    let all = draft.config.net.bind_ips.iter().any(|ip| ip == "0.0.0.0");
+    if all && draft.config.net.ipv6 && !draft.config.net.bind_ips.iter().any(|ip| ip == "::") {
+        draft.config.net.bind_ips.push("::".into());
     }
     match (draft.log_destination_file, &draft.config.log.path) {
         (true, None) => return refuse("systemLog.destination", "systemLog.destination 'file' needs systemLog.path"),
@@ -324,7 +329,7 @@ fn finish(mut draft: Draft, given: &[Setting]) -> Result<Config> {
         _ => {}
     }
     if let Some(path) = &draft.config.key_file {
-        keyfile::load(path).map_err(|message| ConfigError { origin: origin("security.keyFile"), message })?;
+        keyfile::check(path).map_err(|message| ConfigError { origin: origin("security.keyFile"), message })?;
         if !draft.config.parameters.bool("mosaicAllowUnauthenticatedClients") {
             return refuse(
                 "security.keyFile",

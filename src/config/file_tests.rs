@@ -175,6 +175,10 @@ fn what_belongs_together_is_checked() {
     assert!(error(&format!("systemLog:\n  path: /x\n{CATALOG}")).contains("needs systemLog.destination"));
     let all = load(&format!("net: {{bindIpAll: true}}\n{CATALOG}")).unwrap();
     assert_eq!(all.net.bind_ips, ["0.0.0.0"]);
+    for text in ["bindIpAll: true", "bindIp: '*'"] {
+        let both = load(&format!("net: {{{text}, ipv6: true}}\n{CATALOG}")).unwrap();
+        assert_eq!(both.net.bind_ips, ["0.0.0.0", "::"]);
+    }
     assert_eq!(load(&format!("net: {{bindIp: '*'}}\n{CATALOG}")).unwrap().net.bind_ips, ["0.0.0.0"]);
 }
 

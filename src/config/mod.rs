@@ -119,7 +119,7 @@ impl Default for Pool {
     fn default() -> Self {
         Pool {
             min_size: 1,
-            max_size: 200,
+            max_size: i64::MAX as usize,
             max_connecting: 2,
             idle_timeout: Duration::from_secs(300),
             connect_timeout: Duration::from_secs(10),

@@ -43,9 +43,9 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
     param(
         "ShardingTaskExecutorPoolMaxSize",
-        Kind::Int(200, 1, 1_000_000),
+        Kind::Int(i64::MAX, 1, i64::MAX),
         false,
-        "most connections to one server of a shard",
+        "most connections to one server of a shard; cursors that wait for data hold theirs",
     ),
     param(
         "ShardingTaskExecutorPoolMinSize",

@@ -41,10 +41,9 @@ impl Listener {
     /// # Errors
     /// SocketException naming the address that cannot be resolved or bound.
     pub async fn bind(net: &Net, balancer_port: Option<u16>) -> Result<Listener> {
-        raise_open_files();
-        let sockets = bind_all(&net.bind_ips, net.port).await?;
+        let sockets = bind_all(&net.bind_ips, net.port, net.ipv6).await?;
         let balanced = match balancer_port {
-            Some(port) => bind_all(&net.bind_ips, port).await?,
+            Some(port) => bind_all(&net.bind_ips, port, net.ipv6).await?,
             None => Vec::new(),
         };
         Ok(Listener { sockets, balanced })
@@ -65,7 +64,7 @@ impl Listener {
     }
 }
 
-async fn bind_all(ips: &[String], mut port: u16) -> Result<Vec<TcpListener>> {
+async fn bind_all(ips: &[String], mut port: u16, ipv6: bool) -> Result<Vec<TcpListener>> {
     let mut sockets: Vec<TcpListener> = Vec::new();
     for ip in ips {
         let failed = |e: io::Error| {
@@ -73,8 +72,8 @@ async fn bind_all(ips: &[String], mut port: u16) -> Result<Vec<TcpListener>> {
         };
         let found = tokio::net::lookup_host((ip.as_str(), port)).await.map_err(failed)?;
         let mut addresses: Vec<SocketAddr> = found.collect();
-        // A name that stands for both kinds of address is served on IPv4, as mongos does unless told otherwise.
-        if ip.parse::<IpAddr>().is_err() && addresses.iter().any(SocketAddr::is_ipv4) {
+        // A name that stands for both kinds of address is served on both with net.ipv6, else on IPv4, as by mongos.
+        if !ipv6 && ip.parse::<IpAddr>().is_err() && addresses.iter().any(SocketAddr::is_ipv4) {
             addresses.retain(SocketAddr::is_ipv4);
         }
         let mut chosen = port;
@@ -93,15 +92,6 @@ async fn bind_all(ips: &[String], mut port: u16) -> Result<Vec<TcpListener>> {
     Ok(sockets)
 }
 
-/// Lets the process open as many files as the system allows it: each connection is one.
-fn raise_open_files() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!(%error, limit = ?limit.current, "cannot raise the limit of open files; clients may be turned away");
-    }
-}
-
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
@@ -117,7 +107,11 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 async fn accept(socket: &TcpListener, router: &Arc<Router>, balanced: bool) {
     loop {
         match socket.accept().await {
-            Ok((stream, peer)) if balanced => drop(tokio::spawn(admit_balanced(router.clone(), stream, peer))),
+            Ok((stream, peer)) if balanced => {
+                if has_room(router, peer) {
+                    tokio::spawn(admit_balanced(router.clone(), stream, peer));
+                }
+            }
             Ok((stream, peer)) => admit(router, stream, peer, false),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -129,7 +123,10 @@ async fn accept(socket: &TcpListener, router: &Arc<Router>, balanced: bool) {
 
 /// Reads whom a load balancer speaks for, then serves the connection.
 async fn admit_balanced(router: Arc<Router>, mut stream: TcpStream, peer: SocketAddr) {
-    match tokio::time::timeout(HEADER_PATIENCE, read_header(&mut stream)).await {
+    let waiting = router.connections.begin_header();
+    let header = tokio::time::timeout(HEADER_PATIENCE, read_header(&mut stream)).await;
+    drop(waiting);
+    match header {
         Ok(Ok(source)) => admit(&router, stream, source.unwrap_or(peer), true),
         Ok(Err(error)) => tracing::warn!(remote = %peer, %error, "a load balancer's connection is refused"),
         Err(_) => tracing::warn!(remote = %peer, "a load balancer's connection sent no PROXY header in time"),
@@ -154,18 +151,27 @@ async fn read_header(stream: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
     }
 }
 
+/// Whether one more connection may be taken; counts it as rejected if not.
+fn has_room(router: &Router, peer: SocketAddr) -> bool {
+    let connections = &router.connections;
+    if connections.len() + connections.awaiting_header() < router.config.net.max_incoming_connections {
+        return true;
+    }
+    router.stats.connections.rejected.fetch_add(1, Ordering::Relaxed);
+    tracing::warn!(
+        id = 22942,
+        ctx = "listener",
+        remote = %peer,
+        "Connection refused because there are too many open connections; raise net.maxIncomingConnections"
+    );
+    false
+}
+
 /// Starts serving a connection, unless there are too many.
 fn admit(router: &Arc<Router>, stream: TcpStream, peer: SocketAddr, balanced: bool) {
     let connections: &Arc<Connections> = &router.connections;
     let quiet = router.parameters.read().bool("quiet") || router.config.log.quiet;
-    if connections.len() >= router.config.net.max_incoming_connections {
-        router.stats.connections.rejected.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(
-            id = 22942,
-            ctx = "listener",
-            remote = %peer,
-            "Connection refused because there are too many open connections; raise net.maxIncomingConnections"
-        );
+    if !has_room(router, peer) {
         return;
     }
     let _ = stream.set_nodelay(true);

@@ -1,6 +1,6 @@
 //! The connections that are open.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,17 @@ struct Entry {
 pub struct Connections {
     open: DashMap<i64, Arc<Entry>>,
     last: AtomicI64,
+    awaiting_header: AtomicUsize,
+}
+
+/// A connection that has yet to say whom it is for.
+#[derive(Debug)]
+pub(super) struct AwaitingHeader(Arc<Connections>);
+
+impl Drop for AwaitingHeader {
+    fn drop(&mut self) {
+        self.0.awaiting_header.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Takes its connection off the list when dropped.
@@ -41,6 +52,17 @@ impl Connections {
         let entry = Arc::new(Entry { state, task: OnceLock::new() });
         self.open.insert(id, entry.clone());
         Registered { list: self.clone(), id, entry }
+    }
+
+    /// Counts a connection that waits for its PROXY header, until the result is dropped.
+    pub(super) fn begin_header(self: &Arc<Self>) -> AwaitingHeader {
+        self.awaiting_header.fetch_add(1, Ordering::Relaxed);
+        AwaitingHeader(self.clone())
+    }
+
+    /// How many connections wait for their PROXY header.
+    pub(super) fn awaiting_header(&self) -> usize {
+        self.awaiting_header.load(Ordering::Relaxed)
     }
 
     pub fn len(&self) -> usize {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use bson::{RawArrayBuf, cstr, rawdoc};
 
+use tokio_util::task::TaskTracker;
+
 use crate::catalog::model::{Namespace, ShardId};
 use crate::op::OpContext;
 use crate::shard::{ServerId, ShardRegistry};
@@ -15,11 +17,13 @@ const KILL_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 /// Kills cursors on shards in the background.
 pub struct Killer {
     shards: Arc<ShardRegistry>,
+    /// Kills under way.
+    tasks: TaskTracker,
 }
 
 impl Killer {
     pub fn new(shards: Arc<ShardRegistry>) -> Arc<Self> {
-        Arc::new(Killer { shards })
+        Arc::new(Killer { shards, tasks: TaskTracker::new() })
     }
 
     /// Asks a server to kill a cursor; does not wait. A failure leaves the cursor to the server's own timeout.
@@ -31,12 +35,19 @@ impl Killer {
         ids.push(id);
         let mut body = rawdoc! { "killCursors": ns.coll(), "cursors": ids };
         body.append(cstr!("$db"), ns.db());
-        runtime.spawn(async move {
+        let kill = async move {
             let op = OpContext::background("killCursors").with_limit(KILL_LIMIT);
             if let Err(error) = target.run_on(&op, &server, &OutMsg::from_doc(body)).await {
                 tracing::debug!(%server, id, %error, "could not kill a cursor on a shard; it will time out there");
             }
-        });
+        };
+        self.tasks.spawn_on(kill, &runtime);
+    }
+
+    /// Waits until every kill that was asked for is done.
+    pub async fn settle(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 }
 

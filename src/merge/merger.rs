@@ -167,12 +167,15 @@ impl Merger {
             return Ok(());
         };
         let bytes = &slot.batch.bytes()[doc.clone()];
-        let found = bsonx::find(bytes, SORT_KEY).ok_or_else(no_sort_key)?;
-        let (key, kind, mut cut) = (found.range(), found.kind, found.whole());
-        if self.metadata {
-            let first = bsonx::fields(bytes).find(|f| METADATA.contains(&f.key)).map_or(cut.start, |f| f.start);
-            cut = first..bytes.len() - 1;
-        }
+        let (key, kind, cut) = if self.metadata {
+            let metadata = trailing_metadata(bytes);
+            let found = metadata.iter().find(|f| f.key == SORT_KEY.as_bytes()).ok_or_else(no_sort_key)?;
+            let start = metadata.first().map_or(found.start, |first| first.start);
+            (found.range(), found.kind, start..bytes.len() - 1)
+        } else {
+            let found = bsonx::find(bytes, SORT_KEY).ok_or_else(no_sort_key)?;
+            (found.range(), found.kind, found.whole())
+        };
         slot.head = Some(Head { doc, cut, key, kind });
         let key = head_key(&self.sources[source])?;
         let mut keys = Ok(());
@@ -191,6 +194,23 @@ impl Merger {
         self.ready.insert(at, source);
         Ok(())
     }
+}
+
+/// The metadata that a server has appended: the fields of such names at the document's end, each once. Fields of a user
+/// that are called the same stand before them.
+fn trailing_metadata(bytes: &[u8]) -> SmallVec<[bsonx::Field<'_>; 4]> {
+    let mut run = SmallVec::<[bsonx::Field<'_>; 4]>::new();
+    for field in bsonx::fields(bytes) {
+        if !METADATA.contains(&field.key) {
+            run.clear();
+            continue;
+        }
+        if let Some(users) = run.iter().position(|earlier| earlier.key == field.key) {
+            run.drain(..=users);
+        }
+        run.push(field);
+    }
+    run
 }
 
 /// The sort key of a source's head.

@@ -256,3 +256,23 @@ fn metadata_goes_altogether() {
     let doc = doc! { "_id": 1, "$randVal": 0.5, SORT_KEY: [0.5], "$dis": 1 };
     assert_eq!(run(&mut merger, &[vec![doc]], &[5]), [doc! { "_id": 1 }]);
 }
+
+/// Since MongoDB 5.0 documents may have fields of such names.
+#[test]
+fn a_users_fields_called_like_metadata_stay() {
+    let merger = || Merger::new(1, SortOrder::parse(&rawdoc! { "x": 1 }), 0, None).with_metadata();
+    let own = doc! { "_id": 1, "$dis": 1, "$pt": 3, "y": 2 };
+    let mut given = own.clone();
+    given.insert(SORT_KEY, vec![2]);
+    assert_eq!(run(&mut merger(), &[vec![given]], &[5]), [own]);
+    let own = rawdoc! { "_id": 1, "$sortKey": "mine" };
+    let mut given = own.clone();
+    given.append(bson::cstr!("$sortKey"), rawdoc! { "a": [1] }.get_array("a").unwrap().to_owned());
+    let mut list = RawArrayBuf::new();
+    list.push(given);
+    let mut merger = merger();
+    merger.supply(0, Bytes::copy_from_slice(list.as_bytes()), true).unwrap();
+    let mut bytes = Vec::new();
+    merger.peek().unwrap().unwrap().write(&mut bytes);
+    assert_eq!(bytes, own.as_bytes());
+}

@@ -136,7 +136,7 @@ impl Connection {
         matches!(self.state, State::Awaiting(_))
     }
 
-    /// Whether the server may have seen a part of the request.
+    /// Whether the server has seen no part of the request.
     pub fn is_untouched(&self) -> bool {
         matches!(self.state, State::Clean | State::Writing { started: false })
     }

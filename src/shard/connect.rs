@@ -143,18 +143,6 @@ impl Connector {
     }
 }
 
-/// The keys in a keyFile: one key with white space anywhere in it, or a YAML list of such keys.
-pub fn keys_of(content: &str) -> Vec<String> {
-    let key = |text: &str| text.chars().filter(|c| !c.is_whitespace() && *c != '"' && *c != '\'').collect::<String>();
-    let is_list = content.lines().any(|l| l.trim_start().starts_with("- "));
-    let keys = if is_list {
-        content.split("\n-").map(|part| key(part.trim_start().trim_start_matches('-'))).collect()
-    } else {
-        vec![key(content)]
-    };
-    keys.into_iter().filter(|k| !k.is_empty()).collect()
-}
-
 async fn dial(server: &ServerId) -> Result<TcpStream> {
     let addresses: Vec<_> = match tokio::net::lookup_host(server.as_ref()).await {
         Ok(found) => found.collect(),
@@ -233,18 +221,4 @@ pub fn lost(server: &ServerId, failure: &Failure) -> Error {
         Failure::Io(_) => Code::HostUnreachable,
     };
     Error::new(code, format!("The connection to {server} was lost: {failure}")).from_router().retry(Retry::Unknown)
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::*;
-
-    #[test]
-    fn key_files() {
-        assert_eq!(keys_of("ab c\nde\n"), ["abcde"]);
-        assert_eq!(keys_of("- \"key one\"\n- keytwo\n"), ["keyone", "keytwo"]);
-        assert_eq!(keys_of("ab+/-=\n"), ["ab+/-="]);
-        assert!(keys_of(" \n").is_empty());
-    }
 }

@@ -45,6 +45,11 @@ pub fn retryable(code: i32, retry: Retryable) -> bool {
     }
 }
 
+/// Whether drivers send a retryable write once more that failed with this code.
+pub fn is_retryable_write(code: i32) -> bool {
+    retryable(code, Retryable::Write)
+}
+
 /// An error in a reply that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {

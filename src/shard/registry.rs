@@ -9,10 +9,11 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::catalog::snapshot::Snapshot;
+use crate::config::keyfile::keys_of;
 use crate::config::{Config, Pool};
 use crate::error::{Code, Error, Result};
 
-use super::connect::{Connector, keys_of};
+use super::connect::Connector;
 use super::pool::PoolSettings;
 use super::sdam::HostString;
 use super::topology::Topology;

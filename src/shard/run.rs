@@ -66,6 +66,11 @@ impl Shard {
         &self.id
     }
 
+    /// Whether nothing that was abandoned still runs on its members.
+    pub fn is_settled(&self) -> bool {
+        self.topology.state().members.values().all(|member| member.pool.stopper.is_idle())
+    }
+
     /// How far its operations have come, as its replies say.
     pub fn progress(&self) -> &Progress {
         &self.progress

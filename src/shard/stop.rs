@@ -7,7 +7,7 @@
 //! arrives with a late reply is closed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bson::{RawArrayBuf, RawDocument, rawdoc};
@@ -37,6 +37,8 @@ const MAX_HELD: usize = 512;
 pub struct Stopper {
     queue: Mutex<Queue>,
     killed: AtomicU64,
+    /// Late cursors that are being closed.
+    closing: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -65,6 +67,11 @@ impl Stopper {
         if !std::mem::replace(&mut queue.running, true) {
             runtime.spawn(run(pool.clone()));
         }
+    }
+
+    /// Whether nothing is left to end.
+    pub fn is_idle(&self) -> bool {
+        !self.queue.lock().running && self.closing.load(Ordering::Acquire) == 0
     }
 
     /// How many operations were stopped by `killOp`.
@@ -127,14 +134,26 @@ async fn finish(
         None => return Some(abandoned),
         Some(Err(_)) => pool.discard(abandoned.conn),
         Some(Ok(body)) => {
-            if let Some(kill) = kill_cursors(bsonx::view(&body)) {
+            let Some(kill) = kill_cursors(bsonx::view(&body)) else {
+                give_back(pool, abandoned.conn);
+                return None;
+            };
+            // Beside the others, who are not to wait for it.
+            pool.stopper.closing.fetch_add(1, Ordering::AcqRel);
+            let pool = pool.clone();
+            tokio::spawn(async move {
                 // A failure leaves the connection unclean.
                 let _ = tokio::time::timeout(COMMAND_LIMIT, abandoned.conn.call(&kill)).await;
-            }
-            if abandoned.conn.is_clean() { pool.put(abandoned.conn) } else { pool.discard(abandoned.conn) }
+                give_back(&pool, abandoned.conn);
+                pool.stopper.closing.fetch_sub(1, Ordering::AcqRel);
+            });
         }
     }
     None
+}
+
+fn give_back(pool: &Arc<Pool>, conn: Connection) {
+    if conn.is_clean() { pool.put(conn) } else { pool.discard(conn) }
 }
 
 /// The command that closes the cursor a reply opened, if it opened one.

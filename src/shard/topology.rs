@@ -173,7 +173,8 @@ impl Topology {
                 "the shard's primary changed"
             );
         }
-        if roles_changed || hosts_changed {
+        // A waiter may wait for a member that lags to catch up: any news of it may be what it waits for.
+        if roles_changed || hosts_changed || self.waiting.load(Ordering::Relaxed) > 0 {
             self.changed.send_modify(|n| *n += 1);
         }
         if hosts_changed {

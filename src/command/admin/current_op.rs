@@ -13,6 +13,7 @@ use crate::command::read::pass::{CursorOptions, OpenCursor};
 use crate::command::{Access, CommandSpec, Ctx, Reply, Request, documents};
 use crate::cursor::RemoteCursor;
 use crate::error::{Code, Error, Result};
+use crate::key::text::raw_value;
 use crate::op::{ClientInfo, OpRecord};
 use crate::shard::{ReadPreference, Retryable, ShardReply};
 use crate::stats::OpKind;
@@ -34,7 +35,8 @@ fn current_op<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Re
     Box::pin(async move {
         let flag = |name: &str| bsonx::truthy(request.body(), name) == Some(true);
         let mut stage = rawdoc! { "allUsers": !flag("$ownOps"), "idleConnections": flag("$all") };
-        stage.append(cstr!("truncateOps"), flag("$truncateOps"));
+        // As a server does it for the command, `$truncateOps` or not.
+        stage.append(cstr!("truncateOps"), true);
         if flag("$local") {
             stage.append(cstr!("localOps"), true);
         }
@@ -175,7 +177,7 @@ fn own_operations(ctx: &Ctx, stage: &RawDocument) -> Result<Vec<RawDocumentBuf>>
     let mut docs = Vec::new();
     let running = router.ops.list();
     for op in &running {
-        docs.push(operation(op, &host, &now)?);
+        docs.push(operation(op, &host, &now, on("truncateOps"))?);
     }
     if on("idleConnections") {
         for conn in router.connections.list() {
@@ -189,7 +191,7 @@ fn own_operations(ctx: &Ctx, stage: &RawDocument) -> Result<Vec<RawDocumentBuf>>
             let age = |at: std::time::Instant| {
                 DateTime::from_millis(DateTime::now().timestamp_millis() - at.elapsed().as_millis() as i64)
             };
-            let command = Document::try_from(bsonx::view(&cursor.facts.command))?;
+            let command = shown(bsonx::view(&cursor.facts.command), on("truncateOps"));
             docs.push(RawDocumentBuf::try_from(&doc! {
                 "type": "idleCursor",
                 "host": host.as_str(),
@@ -231,21 +233,53 @@ fn connection(client: &ClientInfo, host: &str, now: &str, active: bool) -> Docum
     doc
 }
 
-fn operation(op: &OpRecord, host: &str, now: &str) -> Result<RawDocumentBuf> {
+/// Bytes beyond which a command is told in short, and about how many of its text are left then.
+const LONG: usize = 1000;
+
+/// A command as `$currentOp` has it: `{$truncated: text}` where it is long and is to be told in short.
+fn shown(command: &RawDocument, truncate: bool) -> Document {
+    if !truncate || command.as_bytes().len() <= LONG {
+        return Document::try_from(command).unwrap_or_default();
+    }
+    let mut text = String::from("{");
+    for (name, value) in command.iter().map_while(std::result::Result::ok) {
+        // A value that alone is too long is not even looked at.
+        let long = match value {
+            RawBsonRef::Document(doc) => doc.as_bytes().len() > LONG,
+            RawBsonRef::Array(list) => list.as_bytes().len() > LONG,
+            RawBsonRef::String(text) => text.len() > LONG,
+            RawBsonRef::Binary(binary) => binary.bytes.len() > LONG,
+            _ => false,
+        };
+        let value = if long { "...".to_owned() } else { raw_value(value) };
+        let separator = if text.len() > 1 { "," } else { "" };
+        text.push_str(&format!("{separator} {name}: {value}"));
+        if text.len() > LONG {
+            let end = text.floor_char_boundary(LONG);
+            text.truncate(end);
+            break;
+        }
+    }
+    text.push_str("...");
+    doc! { "$truncated": text }
+}
+
+fn operation(op: &OpRecord, host: &str, now: &str, truncate: bool) -> Result<RawDocumentBuf> {
     let mut doc = connection(&op.client, host, now, true);
-    let mut command = Document::try_from(bsonx::view(&op.body)).unwrap_or_default();
+    let body = bsonx::view(&op.body);
+    let mut command = shown(body, truncate);
     doc.insert("threaded", true);
     doc.insert("opid", op.id as i32);
-    if let Some(lsid) = command.get("lsid") {
-        doc.insert("lsid", lsid.clone());
+    if let Some(lsid) = bsonx::doc(body, "lsid").and_then(|lsid| Document::try_from(lsid).ok()) {
+        doc.insert("lsid", lsid);
     }
     let running = op.started.elapsed();
     doc.insert("secs_running", running.as_secs() as i64);
     doc.insert("microsecs_running", running.as_micros() as i64);
     doc.insert("op", OpKind::of(op.command).op_name());
-    let db = command.get_str("$db").unwrap_or("admin");
-    let ns = match command.iter().next() {
-        Some((_, bson::Bson::String(coll))) => format!("{db}.{coll}"),
+    let db = bsonx::str(body, "$db").unwrap_or("admin");
+    let ns = match body.iter().next() {
+        Some(Ok((_, RawBsonRef::String(coll)))) => format!("{db}.{coll}"),
         _ => format!("{db}.$cmd"),
     };
     doc.insert("ns", ns);
@@ -253,4 +287,23 @@ fn operation(op: &OpRecord, host: &str, now: &str) -> Result<RawDocumentBuf> {
     doc.insert("command", command);
     doc.insert("numYields", 0);
     Ok(RawDocumentBuf::try_from(&doc)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn long_commands_are_told_in_short() {
+        let short = rawdoc! { "find": "c", "filter": { "a": 1 } };
+        assert_eq!(shown(&short, true), doc! { "find": "c", "filter": { "a": 1 } });
+        let long = rawdoc! { "find": "c", "filter": { "a": "y".repeat(1 << 20) }, "limit": 1 };
+        assert_eq!(shown(&long, true), doc! { "$truncated": "{ find: \"c\", filter: ..., limit: 1..." });
+        assert_eq!(shown(&long, false), Document::try_from(&*long).unwrap());
+        let mut many = rawdoc! { "find": "c" };
+        (0..5000).for_each(|_| many.append(cstr!("a"), "\u{e9}"));
+        let text = shown(&many, true).get_str("$truncated").unwrap().to_owned();
+        assert!(text.len() > 990 && text.len() <= 1003, "{}", text.len());
+    }
 }

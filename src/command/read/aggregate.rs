@@ -57,8 +57,8 @@ pub fn aggregate<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result
                 ctx.read_config(request, &ns).await
             }
             Place::Unsharded(shard) => {
-                ctx.refuse_sharded_view(&ns, request).await?;
-                ctx.check_foreign(request, &foreign, &shard).await?;
+                ctx.refuse_sharded_view(&ns).await?;
+                ctx.check_foreign(&foreign, &shard).await?;
                 ctx.router.stats.targeted.aggregate.count(Hosts::Unsharded);
                 pass_on(ctx, request, &shard, &foreign, &stages).await
             }
@@ -154,7 +154,7 @@ async fn on_database(
     let foreign = stages::foreign(db, pipeline);
     let home = ctx.primary_shard(db).or_else(|| ctx.snapshot.shards.keys().next().cloned());
     let Some(shard) = home else { return Err(Error::new(Code::ShardNotFound, "No shards found")) };
-    ctx.check_foreign(request, &foreign, &shard).await?;
+    ctx.check_foreign(&foreign, &shard).await?;
     ctx.router.stats.targeted.aggregate.count(Hosts::Unsharded);
     pass_on(ctx, request, &shard, &foreign, stages).await
 }
@@ -172,7 +172,7 @@ async fn on_sharded(
     let counters = &ctx.router.stats.targeted.aggregate;
     let route = ctx.route(coll, filter.as_deref(), collation, counters)?;
     if let Some(shard) = route.single() {
-        match ctx.check_foreign(request, foreign, shard).await {
+        match ctx.check_foreign(foreign, shard).await {
             Ok(()) => return pass_on(ctx, request, shard, foreign, stages).await,
             // The other collection may be where the rest of the pipeline can run.
             Err(error) if error.is(Code::CommandNotSupported) => {}
@@ -294,7 +294,7 @@ impl Run<'_> {
     /// Gathers the shards' results and has one shard run the rest of the pipeline over them.
     async fn gathered(&self, input: &Stream, pipeline: &RawArray, foreign: &[Foreign]) -> Result<Reply> {
         let shard = self.merging_shard(foreign)?;
-        self.ctx.check_foreign(self.request, foreign, &shard).await?;
+        self.ctx.check_foreign(foreign, &shard).await?;
         let times = self.times().await?;
         let mut cursor = self.open(input, Some(i64::from(i32::MAX)), &times).await?;
         let mut docs = Gathered::default();
@@ -443,7 +443,7 @@ impl Ctx {
     ///
     /// # Errors
     /// 28769 for `$out` to a sharded collection; CommandNotSupported (115) for the rest.
-    pub async fn check_foreign(&self, request: &Request, foreign: &[Foreign], shard: &ShardId) -> Result<()> {
+    pub async fn check_foreign(&self, foreign: &[Foreign], shard: &ShardId) -> Result<()> {
         for other in foreign {
             let Foreign { ns, stage, written } = other;
             let place = match self.place(ns) {
@@ -468,7 +468,7 @@ impl Ctx {
                 return Err(not_yet(&format!("{stage} with {ns}, which is on shard {home} and not on {shard},")));
             }
             if !written {
-                self.refuse_sharded_view(ns, request).await?;
+                self.refuse_sharded_view(ns).await?;
             }
         }
         Ok(())

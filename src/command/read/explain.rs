@@ -173,7 +173,7 @@ async fn run(ctx: &Ctx, request: &Request, kind: Kind, inner: &RawDocument, verb
             (route, Some(coll))
         }
         Place::Unsharded(shard) => {
-            ctx.refuse_sharded_view(&ns, request).await?;
+            ctx.refuse_sharded_view(&ns).await?;
             (Route::new([shard], Reason::Unsharded), None)
         }
         Place::Config => {
@@ -277,7 +277,7 @@ impl Task<'_> {
     /// An unsharded aggregation is its shard's alone, and so is its explain.
     async fn unsharded_aggregate(&self, ns: &Namespace) -> Result<Reply> {
         if let (Some(shard), Some(pipeline)) = (self.route.shards.first(), bsonx::array(self.inner, "pipeline")) {
-            self.ctx.check_foreign(self.request, &stages::foreign(ns.db(), pipeline), shard).await?;
+            self.ctx.check_foreign(&stages::foreign(ns.db(), pipeline), shard).await?;
         }
         let replies = self.ask(self.inner.as_bytes()).await?;
         let Some(reply) = replies.first() else { return Err(Error::internal("a route without shards")) };

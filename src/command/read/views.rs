@@ -17,7 +17,7 @@ use super::stages;
 use crate::bsonx;
 use crate::catalog::model::Namespace;
 use crate::catalog::snapshot::Snapshot;
-use crate::command::{Ctx, Request};
+use crate::command::Ctx;
 use crate::error::{Code, Error, Result};
 use crate::shard::{ReadPreference, Retryable};
 use crate::wire::OutMsg;
@@ -48,6 +48,7 @@ struct Listed {
 #[derive(Default)]
 pub struct ViewCatalog {
     lists: Mutex<HashMap<String, Listed>>,
+    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// The databases with sharded collections, of one version of the catalog.
     sharded: ArcSwap<(u64, HashSet<String>)>,
 }
@@ -61,6 +62,11 @@ impl ViewCatalog {
     fn listed(&self, db: &str) -> Option<Arc<Views>> {
         let lists = self.lists.lock();
         lists.get(db).filter(|list| list.at.elapsed() < FRESH).map(|list| list.views.clone())
+    }
+
+    /// Held by whoever lists the database's views.
+    fn turn(&self, db: &str) -> Arc<tokio::sync::Mutex<()>> {
+        self.turns.lock().entry(db.to_owned()).or_default().clone()
     }
 
     /// Whether the database has a sharded collection in `snapshot`.
@@ -83,11 +89,11 @@ impl Ctx {
     ///
     /// # Errors
     /// CommandNotSupported (115).
-    pub async fn refuse_sharded_view(&self, ns: &Namespace, request: &Request) -> Result<()> {
+    pub async fn refuse_sharded_view(&self, ns: &Namespace) -> Result<()> {
         if !self.router.views.has_sharded(&self.snapshot, ns.db()) {
             return Ok(());
         }
-        let views = self.views(ns.db(), request).await?;
+        let views = self.views(ns.db()).await?;
         match sharded_beneath(ns, &views, &|ns| self.snapshot.collection(ns).is_some(), 0) {
             None => Ok(()),
             Some(beneath) => Err(Error::new(
@@ -101,7 +107,15 @@ impl Ctx {
     }
 
     /// The views of a database, listed anew if the list at hand is not fresh.
-    pub async fn views(&self, db: &str, request: &Request) -> Result<Arc<Views>> {
+    ///
+    /// Views are listed outside the client's session: a transaction could not list them, and needs not see them.
+    pub async fn views(&self, db: &str) -> Result<Arc<Views>> {
+        if let Some(views) = self.router.views.listed(db) {
+            return Ok(views);
+        }
+        // One lists for all who want to know at the same time.
+        let turn = self.router.views.turn(db);
+        let _turn = turn.lock().await;
         if let Some(views) = self.router.views.listed(db) {
             return Ok(views);
         }
@@ -109,8 +123,6 @@ impl Ctx {
         let at = Instant::now();
         let mut command = rawdoc! { "listCollections": 1, "filter": { "type": "view" }, "cursor": {} };
         command.append(cstr!("$db"), db);
-        // Views are listed outside the client's session: a transaction could not list them, and needs not see them.
-        let _ = request;
         let mut views = Views::new();
         let reply = self.send(&shard, &ReadPreference::PRIMARY, Retryable::Read, &OutMsg::from_doc(command)).await?;
         let reply = reply.into_result()?;
