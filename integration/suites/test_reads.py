@@ -619,7 +619,7 @@ class Reads(ClusterCase):
         self.assertFails(51089, reads.command, "aggregate", "hashed", pipeline=[], cursor={}, fromMongos=True)
         self.assertFails(9, reads.command, "aggregate", "hashed", pipeline=[], cursor={}, needsMerge=True)
         self.assertFails(115, reads.hashed.watch)
-        self.assertFails(40324, self.client.admin.aggregate, [{"$shardedDataDistribution": {}}])
+        self.assertFails(73, reads.aggregate, [{"$shardedDataDistribution": {}}])
 
     def test_too_much_to_gather(self):
         coll = self.shard("wide", {"k": "hashed"})

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{RawDocument, RawDocumentBuf};
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
 
 use super::failpoint::Action;
 use super::{CommandSpec, Ctx, Generic, Reply, Request, slow, table};
@@ -95,6 +95,7 @@ impl Prepared {
         }
         let result = match (failed, entered.and_then(|()| check_allowed(ctx, request))) {
             (Some(error), _) | (None, Err(error)) => Err(error),
+            (None, Ok(())) if request.generic.help => Ok(help(request.spec)),
             (None, Ok(())) => match super::certain::make(ctx, request).await {
                 Ok(None) => (request.spec.run)(ctx, request).await,
                 Ok(Some(newer)) => (request.spec.run)(&newer, request).await,
@@ -135,6 +136,11 @@ fn check_allowed(ctx: &Ctx, request: &Request) -> Result<()> {
         return Err(Error::new(Code::InvalidNamespace, format!("Invalid namespace specified '{}.$cmd'", request.db())));
     }
     Ok(())
+}
+
+/// The answer to `{<command>: …, help: true}`.
+fn help(spec: &CommandSpec) -> Reply {
+    Reply::ok(rawdoc! { "help": format!("help for: {} {}", spec.name, spec.help) })
 }
 
 fn with_write_concern_error(reply: Reply, fields: &RawDocument) -> Reply {

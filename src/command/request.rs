@@ -27,6 +27,8 @@ pub struct Generic {
     pub has_read_concern: bool,
     pub has_read_preference: bool,
     pub has_comment: bool,
+    /// `help: true`: what the command is for is asked, nothing is to be done.
+    pub help: bool,
 }
 
 /// One command of a client.
@@ -81,6 +83,7 @@ impl Generic {
                 "readConcern" => generic.has_read_concern = true,
                 "$readPreference" => generic.has_read_preference = true,
                 "comment" => generic.has_comment = true,
+                "help" => generic.help = matches!(element.value()?, RawBsonRef::Boolean(true)),
                 _ => {}
             }
         }

@@ -4,6 +4,7 @@ mod auth;
 mod build_info;
 mod connection;
 pub mod current_op;
+pub mod data_distribution;
 mod fsync;
 mod host_info;
 mod kill_op;

@@ -147,7 +147,7 @@ async fn on_database(
         }
         Some("$currentOp") => return crate::command::admin::current_op::aggregate(ctx, request).await,
         Some("$shardedDataDistribution") => {
-            return Err(Error::with_code(40324, "Unrecognized pipeline stage name: '$shardedDataDistribution'"));
+            return Box::pin(crate::command::admin::data_distribution::aggregate(ctx, request)).await;
         }
         _ => {}
     }
