@@ -22,7 +22,7 @@ use crate::conn::{Connections, Listener, Topology};
 use crate::cursor::CursorRegistry;
 use crate::error::Result;
 use crate::op::{Cancelled, OpRegistry};
-use crate::session::Sessions;
+use crate::session::{Sessions, Spare};
 use crate::shard::{ShardRegistry, ShardSettings};
 use crate::stats::Stats;
 
@@ -68,6 +68,8 @@ pub struct Router {
     pub views: ViewCatalog,
     pub stats: Arc<Stats>,
     pub sessions: Sessions,
+    /// Sessions for the router's own transactions.
+    pub spare_sessions: Arc<Spare>,
     /// Changes of structure under way.
     pub ddl: Arc<ddl::Coordinator>,
     pub clock: ClusterClock,
@@ -129,6 +131,7 @@ impl Router {
             views: ViewCatalog::default(),
             stats: Arc::new(stats),
             sessions: Sessions::new(session_timeout),
+            spare_sessions: Arc::default(),
             ddl: Arc::new(ddl::Coordinator::default()),
             clock: ClusterClock::default(),
             failpoints: FailPoints::default(),

@@ -1,9 +1,11 @@
 """Documents that move between shards, with routers that crash at every step of the commit."""
 
+import datetime
+import time
 import unittest
 
 import pymongo
-from bson import Int64
+from bson import Binary, Int64, ObjectId
 from cluster import Oracle, Serve, eventually
 from rawwire import Raw, session
 
@@ -36,7 +38,7 @@ class TwoShards(unittest.TestCase):
 
     def setUp(self):
         self.router = self.routers[0]
-        self.name = "t_" + self._testMethodName
+        self.name = "t_" + self._testMethodName[:50]
         admin = self.router.client.admin
         admin.command("shardCollection", f"{self.name}.c", key={"k": 1})
         admin.command("split", f"{self.name}.c", middle={"k": 100})
@@ -124,9 +126,112 @@ class AnotherRouterRecovers(TwoShards):
                 with Raw(living.port) as raw:
                     reply = raw.run(self.name, statement)
                 self.assertEqual(reply["n"], 1, reply)
-                self.assertEqual(list(living.client.config["mosaic.txns"].find()), [])
+                eventually(lambda: list(living.client.config["mosaic.txns"].find()) == [], what="the record's end")
                 self.assertEqual([d for d in self.copies() if d["_id"] == i], [{"_id": i, "k": i + 100}])
                 self.router.start()
+
+
+class RecordsOfOthers(TwoShards):
+    """What a router does with the records it finds, written here as another coordinator would."""
+
+    configdb = True
+
+    def setUp(self):
+        super().setUp()
+        self.txns = self.routers[0].client.config.get_collection("mosaic.txns")
+        catalog = self.catalog()
+        self.stored = catalog.mosaic["mosaic.txns"]
+        self.addCleanup(catalog.close)
+
+    def catalog(self):
+        port = int(self.routers[0].catalog[1].rsplit(":", 1)[1])
+        return pymongo.MongoClient("127.0.0.1", port, directConnection=True)
+
+    def transaction(self, shard, command, prepare=True):
+        """An open transaction on the shard; gives its participant and the time it was prepared at."""
+        lsid = session()
+        rest = {"lsid": lsid, "txnNumber": Int64(1), "autocommit": False}
+        at = None
+        with Raw(shard.port) as raw:
+            reply = raw.run(self.name, {**command, **rest, "startTransaction": True})
+            self.assertEqual(reply["ok"], 1.0, reply)
+            if prepare:
+                reply = raw.run("admin", {"prepareTransaction": 1, **rest, "writeConcern": {"w": "majority"}})
+                at = reply["prepareTimestamp"]
+        return {"shard": shard.name, "lsid": lsid, "txnNumber": Int64(1)}, at
+
+    def document(self, participant, state="preparing", **more):
+        long_ago = datetime.datetime(2020, 1, 1)  # by a clock that is wrong
+        doc = {"_id": session()["id"], "state": state, "participants": [participant], "owner": ObjectId(), "changed": long_ago}
+        return {**doc, **more}
+
+    def record(self, participant, state="preparing", **more):
+        doc = self.document(participant, state, **more)
+        self.stored.insert_one(doc)
+        return doc["_id"]
+
+    def beat(self, _id, seconds):
+        for n in range(seconds):
+            if not self.stored.update_one({"_id": _id, "state": "preparing"}, {"$inc": {"beat": 1}}).matched_count:
+                return False
+            time.sleep(1)
+        return True
+
+    def test_a_coordinator_that_lives_is_left_alone_whatever_its_clock_says(self):
+        shard = self.shards[0]
+        shard.client[self.name].create_collection("plain")
+        participant, at = self.transaction(shard, {"insert": "plain", "documents": [{"_id": "kept"}]})
+        _id = self.record(participant)
+        self.assertTrue(self.beat(_id, 24), "the transaction was aborted while its coordinator was at work")
+        # It decides to commit and goes away: somebody else finishes it.
+        decided = {"$set": {"state": "committed", "commitTimestamp": at}}
+        self.assertEqual(self.stored.update_one({"_id": _id, "state": "preparing"}, decided).modified_count, 1)
+        eventually(lambda: self.stored.find_one({"_id": _id}) is None, what="recovery")
+        self.assertEqual(list(shard.client[self.name].plain.find()), [{"_id": "kept"}])
+
+    def test_a_decision_to_commit_stands_against_a_late_recovery(self):
+        """The routers meet another record first that keeps them busy, and decide on this one with what they read before."""
+        first, second = self.shards
+        first.client[self.name].create_collection("plain")
+        participant, at = self.transaction(first, {"insert": "plain", "documents": [{"_id": "kept"}]})
+        block = {"failCommands": ["abortTransaction"], "blockConnection": True, "blockTimeMS": 4000}
+        second.client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=block)
+        self.addCleanup(second.client.admin.command, "configureFailPoint", "failCommand", mode="off")
+        other, _id = (Binary(bytes(15) + bytes([n]), 4) for n in (1, 2))
+        busy = {"shard": second.name, "lsid": session(), "txnNumber": Int64(1)}
+        self.stored.insert_many([self.document(busy, _id=other), self.document(participant, _id=_id)])
+        # The coordinator decides when the routers have read that it has not.
+        eventually(lambda: self.stored.find_one({"_id": other, "state": "preparing"}) is None, patience=60, every=0.005)
+        now = datetime.datetime.now(datetime.timezone.utc)
+        decided = {"$set": {"state": "committed", "commitTimestamp": at, "changed": now}}
+        if self.stored.update_one({"_id": _id, "state": "preparing"}, decided).modified_count:
+            expected = [{"_id": "kept"}]
+        else:
+            expected = []
+        eventually(lambda: self.stored.find_one({"_id": _id}) is None, patience=60, what="recovery")
+        self.assertEqual(list(first.client[self.name].plain.find()), expected)
+
+    def test_one_that_is_gone_is_finished_once_it_has_not_shown_itself_for_a_while(self):
+        shard = self.shards[0]
+        shard.client[self.name].create_collection("plain")
+        participant, _ = self.transaction(shard, {"insert": "plain", "documents": [{"_id": "gone"}]})
+        _id = self.record(participant)
+        eventually(lambda: self.stored.find_one({"_id": _id}) is None, patience=60, what="recovery")
+        self.assertEqual(list(shard.client[self.name].plain.find()), [])
+
+    def test_a_shard_that_wrongly_denies_the_transaction_is_asked_again(self):
+        shard = self.shards[0]
+        shard.client[self.name].create_collection("plain")
+        participant, at = self.transaction(shard, {"insert": "plain", "documents": [{"_id": "kept"}]})
+        data = {"failCommands": ["commitTransaction"], "errorCode": 251}
+        shard.client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=data)
+        self.addCleanup(shard.client.admin.command, "configureFailPoint", "failCommand", mode="off")
+        _id = self.record(participant, "committed", commitTimestamp=at)
+        time.sleep(22)
+        self.assertIsNotNone(self.stored.find_one({"_id": _id}))
+        shard.client.admin.command("configureFailPoint", "failCommand", mode="off")
+        eventually(lambda: self.stored.find_one({"_id": _id}) is None, patience=60, what="recovery")
+        self.assertEqual(list(shard.client[self.name].plain.find()), [{"_id": "kept"}])
 
 
 class ShardsWithoutPrepare(TwoShards):

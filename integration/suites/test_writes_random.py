@@ -245,3 +245,74 @@ class Differential(PairCase):
 
     def test_id(self):
         self.sequence("id")
+
+
+class Pipelines(PairCase):
+    """Random update pipelines: what the router takes for leaving the shard key alone must leave it alone."""
+
+    PATHS = ("_id", "k", "x", "p", "p.q", "p.other", "new", "_id.y", "kk")
+
+    def value(self, rng):
+        return rng.choice([1, 0, True, False, 1.0, 0.0, Int64(1), Int64(0), 1, 0, 1, 0, "$x", "$k", {"$literal": 5}, "$$REMOVE"])
+
+    def project(self, rng):
+        names = rng.sample(self.PATHS, rng.randrange(1, 4))
+        if rng.random() < 0.7:
+            flag = rng.choice([0, 1, True, False])
+            spec = {name: rng.choice([bool(flag), int(flag), float(flag)]) for name in names}
+            if rng.random() < 0.5:
+                spec["_id"] = rng.choice([0, 1, True, False])
+        else:
+            spec = {name: self.value(rng) for name in names}
+        if rng.random() < 0.2:
+            spec["p"] = rng.choice([{"q": 0}, {"q": 1}, {"other": 0}, {"other": 1}, {"q": "$x"}])
+            spec.pop("p.q", None)
+            spec.pop("p.other", None)
+        items = list(spec.items())
+        rng.shuffle(items)
+        return {"$project": dict(items)}
+
+    def document(self, rng):
+        parts = [{"v": 1}, {"k": 25}, {"p": {"q": 3}}, {"p": {"other": 2}}, {"v": "$k"}, "$p", {"$literal": {"k": 15}}, {}]
+        return rng.choice(
+            ["$$ROOT", {"_id": "$_id", "k": "$k"}, {"_id": "$_id", "x": "$x"}, {"k": "$$CURRENT.k", "p": "$p"}]
+            + [{"$mergeObjects": [rng.choice(["$$ROOT", "$$CURRENT", "$$ROOT", {"z": 1}]), *rng.sample(parts, rng.randrange(3))]}] * 4
+            + [{"$mergeObjects": "$$ROOT"}]
+        )
+
+    def stage(self, rng):
+        kind = rng.randrange(6)
+        if kind < 2:
+            return self.project(rng)
+        if kind == 2:
+            paths = rng.sample(self.PATHS[1:], rng.randrange(1, 4))
+            return {"$unset": paths[0] if rng.random() < 0.5 else paths}
+        if kind == 3:
+            return {"$replaceWith": self.document(rng)}
+        if kind == 4:
+            return {"$replaceRoot": {"newRoot": self.document(rng)}}
+        names = rng.sample(self.PATHS[1:], rng.randrange(1, 3))
+        return {rng.choice(["$set", "$addFields"]): {name: self.value(rng) for name in names}}
+
+    def run_on(self, key, bounds):
+        rng = random.Random(SEED)
+        pair = self.pair(key, bounds)
+        for n in range(ROUNDS * 2):
+            doc = {"_id": n, "u": n, "k": rng.randrange(-5, 30), "x": rng.randrange(30), "p": {"q": rng.randrange(20), "other": 1}}
+            pair.both("insert", lambda c: c.insert_one(dict(doc)))
+            pipeline = [self.stage(rng) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
+            query = rng.choice([{"_id": n}, {"u": n}, {"_id": n, "k": doc["k"]}, {"u": n, "p.q": doc["p"]["q"]}])
+            pair.both(f"seed {SEED} {doc} {query} {pipeline}", lambda c: c.update_one(query, pipeline))
+            expected = pair.plain.find_one({"_id": n})
+            self.assertEqual(pair.sharded.find_one({"_id": n}), expected, f"seed {SEED} {doc} {query} {pipeline}")
+            self.assertTrue(pair.owner_has(expected), f"seed {SEED} {doc} {query} {pipeline}: {expected} is on the wrong shard")
+        pair.check(f"seed {SEED}")
+
+    def test_ranged(self):
+        self.run_on({"k": 1}, [{"k": 0}, {"k": 8}, {"k": 20}])
+
+    def test_nested(self):
+        self.run_on({"p.q": 1}, [{"p.q": 0}, {"p.q": 10}])
+
+    def test_compound(self):
+        self.run_on({"x": 1, "k": 1}, [{"x": 0, "k": MinKey()}, {"x": 9, "k": 9}, {"x": 20, "k": 0}])

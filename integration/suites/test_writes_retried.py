@@ -117,7 +117,7 @@ class Retries(PairCase):
         self.assertEqual(self.raw.run(self.db.name, own), {"n": 2, "ok": 1.0})
         self.assertEqual(self.raw.run(self.db.name, own), {"n": 2, "ok": 1.0, "retriedStmtIds": [7, 9]})
 
-    def fail(self, shard, mode, **data):
+    def inject(self, shard, mode, **data):
         admin = self.cluster.member_client(shard).admin
         admin.command("configureFailPoint", "failCommand", mode=mode, data=data)
         self.addCleanup(admin.command, "configureFailPoint", "failCommand", mode="off")
@@ -134,11 +134,11 @@ class Retries(PairCase):
                 self.number += 1
                 command = {**batch, "ordered": ordered, "lsid": self.lsid, "txnNumber": Int64(self.number)}
                 # More often than the router tries by itself.
-                self.fail("shard1", {"times": 9}, failCommands=[name], writeConcernError=error)
+                self.inject("shard1", {"times": 9}, failCommands=[name], writeConcernError=error)
                 first = self.raw.run(self.db.name, command)
                 self.assertEqual(first.get("errorLabels"), ["RetryableWriteError"], (name, ordered, first))
                 self.assertIn("shard1", first["writeConcernError"]["errmsg"])
-                self.fail("shard1", "off")
+                self.inject("shard1", "off")
                 second = self.raw.run(self.db.name, command)
                 self.assertNotIn("writeConcernError", second)
                 self.assertNotIn("errorLabels", second)

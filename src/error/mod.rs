@@ -199,6 +199,10 @@ impl Error {
         &self.0.labels
     }
 
+    pub fn has_label(&self, label: &str) -> bool {
+        self.0.labels.iter().any(|l| l == label)
+    }
+
     pub fn extra(&self) -> Option<&RawDocument> {
         self.0.extra.as_deref()
     }

@@ -5,9 +5,11 @@
 //! alive on shards that the session does not happen to use, and to report them.
 
 mod id;
+mod spare;
 mod tracker;
 mod upkeep;
 
 pub use id::SessionId;
+pub use spare::{Lease, Spare};
 pub use tracker::Sessions;
 pub use upkeep::start;

@@ -21,7 +21,7 @@ mod stop;
 mod topology;
 mod types;
 
-pub use outcome::is_retryable_write;
+pub use outcome::{is_passing, is_retryable_write};
 pub use pool::PoolStats;
 pub use read_preference::{MIN_MAX_STALENESS, Mode, ReadPreference, TagSet};
 pub use registry::{ShardRegistry, ShardSettings};

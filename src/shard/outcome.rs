@@ -50,6 +50,11 @@ pub fn is_retryable_write(code: i32) -> bool {
     retryable(code, Retryable::Write)
 }
 
+/// Whether an error says that a server could not be asked or is about to change, so that the same may work a little later.
+pub fn is_passing(error: &Error) -> bool {
+    retryable(error.code(), Retryable::Read) || error.is(Code::FailedToSatisfyReadPreference)
+}
+
 /// An error in a reply that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {

@@ -14,11 +14,15 @@ use crate::catalog::model::ShardId;
 use crate::error::{Code, Error, LABEL_TRANSIENT_TXN, Result, Retry};
 use crate::op::OpContext;
 use crate::router::Router;
-use crate::shard::{ReadPreference, Retryable, ShardReply};
+use crate::session::Lease;
+use crate::shard::{ReadPreference, Retryable, ShardReply, is_passing};
 use crate::wire::{OutMsg, OutSequence};
 
 /// How long an abort that nobody waits for may take.
 const ABORT_TIME: Duration = Duration::from_secs(10);
+
+/// A shard refuses (347) statements of a transaction whose API arguments differ, so the transaction sets them.
+const API: [&str; 3] = ["apiVersion", "apiStrict", "apiDeprecationErrors"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -34,13 +38,20 @@ pub struct Participant {
     router: Arc<Router>,
     member: Member,
     state: State,
+    /// The session, if it is one of the router's own; given back when the transaction is over.
+    lease: Option<Lease>,
+    /// The API arguments as fields, for every command of the transaction.
+    api: Vec<u8>,
 }
 
 impl Participant {
-    /// On a session of its own.
+    /// On a session of the router's own.
     pub fn new(router: &Arc<Router>, shard: ShardId) -> Self {
-        let lsid = rawdoc! { "id": Binary::from_uuid(Uuid::new()) };
-        Self::on(router, shard, lsid, 1)
+        let lease = router.spare_sessions.lease();
+        let member = Member { shard, lsid: lease.lsid().to_owned(), txn_number: lease.txn_number() };
+        let mut txn = Self::on(router, member);
+        txn.lease = Some(lease);
+        txn
     }
 
     /// On a child of the client's session that belongs to one retryable write: once committed, the shard recognises
@@ -49,30 +60,42 @@ impl Participant {
         let mut child = lsid.to_owned();
         child.append(cstr!("txnNumber"), txn_number);
         child.append(cstr!("txnUUID"), Binary::from_uuid(Uuid::new()));
-        Self::on(router, shard, child, 0)
+        Self::on(router, Member { shard, lsid: child, txn_number: 0 })
     }
 
-    fn on(router: &Arc<Router>, shard: ShardId, lsid: RawDocumentBuf, txn_number: i64) -> Self {
-        Participant { router: router.clone(), member: Member { shard, lsid, txn_number }, state: State::New }
+    fn on(router: &Arc<Router>, member: Member) -> Self {
+        Participant { router: router.clone(), member, state: State::New, lease: None, api: Vec::new() }
+    }
+
+    /// With the API arguments of the client's `command`. Not for a transaction over several shards: what prepares it is
+    /// in no API, and whoever recovers it knows no client.
+    pub fn with_api_of(mut self, command: &RawDocument) -> Self {
+        let bytes = command.as_bytes();
+        let api = bsonx::fields(bytes).filter(|f| API.iter().any(|name| name.as_bytes() == f.key));
+        self.api = api.flat_map(|f| bytes[f.whole()].iter().copied()).collect();
+        self
     }
 
     pub fn shard(&self) -> &ShardId {
         &self.member.shard
     }
 
-    /// Runs a statement in the transaction. `body` has `$db` but neither session nor write concern.
+    /// Runs a statement in the transaction. `body` has `$db` but neither session nor write concern; API arguments in it
+    /// are replaced by those of the transaction.
     ///
     /// # Errors
     /// Whatever kept the statement from succeeding as a whole; the transaction is over then.
     pub async fn run(
         &mut self,
         op: &OpContext,
-        mut body: Writer,
+        body: Writer,
         docs: Option<(&'static str, Bytes)>,
     ) -> Result<ShardReply> {
         if self.state == State::Done {
             return Err(Error::internal("a statement for a transaction that is over"));
         }
+        let mut body = Writer::copy_without(&body.finish(), |key| API.iter().any(|name| name.as_bytes() == key));
+        body.raw_fields(&self.api);
         self.member.sign(&mut body);
         if self.state == State::New {
             body.bool("startTransaction", true);
@@ -84,7 +107,7 @@ impl Participant {
         self.state = State::Open;
         let sent = self.router.send(op, &self.member.shard, &ReadPreference::PRIMARY, Retryable::No, &msg).await;
         let reply = sent?.into_result().inspect_err(|error| {
-            if error.labels().iter().any(|l| l == LABEL_TRANSIENT_TXN) {
+            if error.has_label(LABEL_TRANSIENT_TXN) {
                 self.state = State::Done;
             }
         })?;
@@ -96,32 +119,70 @@ impl Participant {
     }
 
     /// Commits this transaction alone. Gives the write concern error, if there was one.
+    ///
+    /// # Errors
+    /// The shard's. After one marked [`Retry::Safe`] it is certain that nothing was committed; after one marked
+    /// [`Retry::Unknown`] it is not known.
     pub async fn commit(
         mut self,
         op: &OpContext,
         write_concern: Option<&RawDocument>,
     ) -> Result<Option<RawDocumentBuf>> {
+        self.state = State::Done;
+        let first = self.send_commit(op, Retryable::No, write_concern).await;
+        let again = match &first {
+            Err(error) => is_passing(error),
+            Ok(reply) if !reply.ok() => is_passing(&reply.error()),
+            Ok(reply) => bsonx::doc(reply.doc(), "writeConcernError")
+                .is_some_and(|error| is_passing(&Error::from_reply(&self.member.shard, error))),
+        };
+        let reply = if again {
+            // Asked again, only what a majority knows is certain: an old primary may know less than the new one.
+            let majority = rawdoc! { "w": "majority", "wtimeout": 10_000 };
+            self.send_commit(op, Retryable::Write, Some(&majority)).await
+        } else {
+            first
+        };
+        let reply = reply.map_err(|error| error.retry(Retry::Unknown))?;
+        let concern = bsonx::doc(reply.doc(), "writeConcernError").map(RawDocument::to_owned);
+        if reply.ok() {
+            return Ok(concern);
+        }
+        let error = reply.error();
+        // What only a minority knows of may be otherwise elsewhere.
+        let certain = concern.is_none() && error.has_label(LABEL_TRANSIENT_TXN);
+        Err(error.retry(if certain { Retry::Safe } else { Retry::Unknown }))
+    }
+
+    async fn send_commit(
+        &self,
+        op: &OpContext,
+        retry: Retryable,
+        write_concern: Option<&RawDocument>,
+    ) -> Result<ShardReply> {
         let mut body = self.member.command("commitTransaction");
+        body.raw_fields(&self.api);
         if let Some(concern) = write_concern {
             body.doc("writeConcern", concern);
         }
-        self.state = State::Done;
         let msg = OutMsg::new(body.finish());
-        let reply = self.router.send(op, &self.member.shard, &ReadPreference::PRIMARY, Retryable::Write, &msg).await?;
-        let reply = reply.into_result()?;
-        Ok(bsonx::doc(reply.doc(), "writeConcernError").map(RawDocument::to_owned))
+        self.router.send(op, &self.member.shard, &ReadPreference::PRIMARY, retry, &msg).await
     }
 
     /// Aborts it. Failures do not matter: the shard gives it up by itself after a minute.
     pub async fn abort(mut self) {
         if std::mem::replace(&mut self.state, State::Done) == State::Open {
-            self.member.abort_quietly(&self.router).await;
+            self.member.abort_quietly(&self.router, &self.api).await;
         }
     }
 
     /// Hands the transaction over to a coordinator.
     pub(super) fn into_member(mut self) -> Member {
         self.state = State::Done;
+        if let Some(lease) = self.lease.take() {
+            // Nobody tells when it is free again.
+            lease.retire();
+        }
         self.member.clone()
     }
 }
@@ -131,9 +192,14 @@ impl Drop for Participant {
         if self.state != State::Open {
             return;
         }
-        let (router, member) = (self.router.clone(), self.member.clone());
+        let (router, member, api) = (self.router.clone(), self.member.clone(), std::mem::take(&mut self.api));
+        // The session is free again when the abort is through.
+        let lease = self.lease.take();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { member.abort_quietly(&router).await });
+            runtime.spawn(async move {
+                member.abort_quietly(&router, &api).await;
+                drop(lease);
+            });
         }
     }
 }
@@ -155,17 +221,14 @@ impl Member {
         body.open_doc("writeConcern").str("w", "majority").close();
         let msg = OutMsg::new(body.finish());
         let reply = router.send(op, &self.shard, &ReadPreference::PRIMARY, Retryable::Write, &msg).await?;
-        let reply = reply.into_result()?;
-        match bsonx::doc(reply.doc(), "writeConcernError") {
-            // What only a minority knows may be forgotten.
-            Some(error) => Err(Error::from_reply(&self.shard, error)),
-            None => Ok(reply),
-        }
+        settled(reply)
     }
 
-    async fn abort_quietly(&self, router: &Router) {
+    async fn abort_quietly(&self, router: &Router, api: &[u8]) {
         let op = OpContext::background("abortTransaction").with_limit(ABORT_TIME);
-        let msg = OutMsg::new(self.command("abortTransaction").finish());
+        let mut body = self.command("abortTransaction");
+        body.raw_fields(api);
+        let msg = OutMsg::new(body.finish());
         let sent = router.send(&op, &self.shard, &ReadPreference::PRIMARY, Retryable::Write, &msg).await;
         if let Err(error) = sent {
             tracing::debug!(%error, "a transaction could not be aborted; the shard will do it by itself");
@@ -181,24 +244,96 @@ impl Member {
         }
     }
 
-    /// Commits what is prepared, or finds that it has been committed.
+    /// Commits what is prepared, or finds that it has been committed. (A shard that has committed it says so by `ok: 1`.)
     pub(super) async fn commit_prepared(&self, router: &Router, op: &OpContext, at: Timestamp) -> Result<()> {
         let mut body = self.command("commitTransaction");
         body.timestamp("commitTimestamp", at);
-        self.send(router, op, body).await.map(drop).or_else(gone_is_done)
+        let Err(error) = self.send(router, op, body).await else { return Ok(()) };
+        // 225: the session went on to a newer transaction, which it can do only after this one was committed.
+        if error.is(Code::TransactionTooOld) {
+            return Ok(());
+        }
+        if !error.is(Code::NoSuchTransaction) {
+            return Err(error);
+        }
+        match self.remembered(router, op).await? {
+            Remembered::Committed => Ok(()),
+            Remembered::Prepared => Err(error),
+            // A prepared transaction never goes away by itself, so it was committed and then forgotten, as servers do
+            // with sessions that were not used for half an hour. Anything else must not go unnoticed.
+            Remembered::No => {
+                tracing::error!(
+                    shard = &*self.shard, lsid = ?self.lsid, txn_number = self.txn_number, %error,
+                    "a committed transaction is unknown on a shard that had prepared it: if it was not committed more \
+                     than half an hour ago, the shard has lost this part of it"
+                );
+                Ok(())
+            }
+        }
     }
 
     /// Aborts what may be prepared, or finds that it is gone.
     pub(super) async fn abort_prepared(&self, router: &Router, op: &OpContext) -> Result<()> {
-        self.send(router, op, self.command("abortTransaction")).await.map(drop).or_else(gone_is_done)
+        let Err(error) = self.send(router, op, self.command("abortTransaction")).await else { return Ok(()) };
+        if error.is(Code::TransactionTooOld) {
+            return Ok(());
+        }
+        if !error.is(Code::NoSuchTransaction) && !error.is(Code::TransactionCommitted) {
+            return Err(error);
+        }
+        match self.remembered(router, op).await? {
+            Remembered::No => Ok(()),
+            Remembered::Prepared => Err(error),
+            Remembered::Committed => {
+                tracing::error!(shard = &*self.shard, lsid = ?self.lsid, "an aborted transaction is committed on a shard");
+                Ok(())
+            }
+        }
+    }
+
+    /// What the majority of the shard's members remembers of the transaction.
+    async fn remembered(&self, router: &Router, op: &OpContext) -> Result<Remembered> {
+        let lsid = self.lsid.as_bytes();
+        let mut filter = Writer::new();
+        for field in bsonx::fields(lsid) {
+            if let Ok(name) = std::str::from_utf8(field.key) {
+                filter.raw(&format!("_id.{name}"), field.kind, &lsid[field.range()]);
+            }
+        }
+        filter.int64("txnNum", self.txn_number);
+        let mut body = Writer::new();
+        body.str("find", "transactions").str("$db", "config");
+        body.doc("filter", bsonx::view(&filter.finish())).int32("limit", 1).bool("singleBatch", true);
+        body.open_doc("readConcern").str("level", "majority").close();
+        let msg = OutMsg::new(body.finish());
+        let reply =
+            router.send(op, &self.shard, &ReadPreference::PRIMARY, Retryable::Read, &msg).await?.into_result()?;
+        let batch = bsonx::doc(reply.doc(), "cursor").and_then(|c| bsonx::array(c, "firstBatch"));
+        let entry = batch.and_then(|batch| batch.into_iter().next()?.ok()?.as_document());
+        Ok(match entry.and_then(|entry| bsonx::str(entry, "state")) {
+            Some("committed") => Remembered::Committed,
+            Some("prepared") => Remembered::Prepared,
+            _ => Remembered::No,
+        })
     }
 }
 
-/// A prepared transaction never goes away by itself; one that is not there any more has been finished. (251: the shard
-/// does not know it or it is over; 225: its session went on to a newer one, which it can do only afterwards.)
-fn gone_is_done(error: Error) -> Result<()> {
-    let gone = [Code::NoSuchTransaction, Code::TransactionTooOld, Code::TransactionCommitted];
-    if gone.iter().any(|code| error.is(*code)) { Ok(()) } else { Err(error) }
+/// What a shard's own table of transactions holds of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Remembered {
+    Committed,
+    Prepared,
+    /// Nothing, or that it was aborted.
+    No,
+}
+
+/// A reply that a majority stands behind. The `writeConcernError` comes first, for it stands beside `ok: 0` too: what only
+/// a minority knows may be forgotten, and what an old primary does not know the new one may.
+fn settled(reply: ShardReply) -> Result<ShardReply> {
+    match bsonx::doc(reply.doc(), "writeConcernError") {
+        Some(error) => Err(Error::from_reply(&reply.shard, error)),
+        None => reply.into_result(),
+    }
 }
 
 fn explain_prepare(error: Error) -> Error {
@@ -218,5 +353,29 @@ fn explain_prepare(error: Error) -> Error {
         )
         .because(error.to_string());
     }
-    if error.labels().iter().any(|l| l == LABEL_TRANSIENT_TXN) { error.retry(Retry::Safe) } else { error }
+    if error.has_label(LABEL_TRANSIENT_TXN) { error.retry(Retry::Safe) } else { error }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    #[test]
+    fn what_a_minority_says_is_not_believed() {
+        let code = |body: RawDocumentBuf| {
+            let reply = ShardReply { shard: "s".into(), server: "h:1".into(), body: body.into_bytes().into() };
+            settled(reply).map_or_else(|error| error.code(), |_| 0)
+        };
+        let concern =
+            rawdoc! { "code": 100, "codeName": "UnsatisfiableWriteConcern", "errmsg": "Not enough data-bearing nodes" };
+        // As a mongod answers.
+        let both =
+            rawdoc! { "writeConcernError": concern.clone(), "ok": 0.0, "code": 251, "codeName": "NoSuchTransaction" };
+        assert_eq!(code(both), 100);
+        assert_eq!(code(rawdoc! { "writeConcernError": concern, "ok": 1.0 }), 100);
+        assert_eq!(code(rawdoc! { "ok": 0.0, "code": 251, "codeName": "NoSuchTransaction" }), 251);
+        assert_eq!(code(rawdoc! { "ok": 1.0 }), 0);
+    }
 }

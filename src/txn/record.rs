@@ -8,11 +8,6 @@ use crate::bsonx;
 use crate::catalog::model::{ShardId, collection};
 use crate::error::{Code, Error, Result};
 
-/// A coordinator that has not decided for this long is taken for dead.
-const UNDECIDED: i64 = 30_000;
-/// How long after the decision its coordinator has the first try at carrying it out.
-const DECIDED: i64 = 10_000;
-
 /// How far a transaction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -40,13 +35,36 @@ pub struct Record {
     pub members: Vec<Member>,
     /// The router process that coordinates.
     pub owner: ObjectId,
-    /// When the record last changed.
+    /// Raised by the coordinator every few seconds while it is at work.
+    pub beat: i64,
+    /// When the record was made or decided, for whoever reads it: nothing is judged by it.
     pub changed: DateTime,
+}
+
+/// What a decision that was refused means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// This is decided, whatever was wanted, and must be carried out.
+    Decided(Decision),
+    /// Nothing is decided: the attempt may be repeated.
+    Undecided,
+    /// The record is gone: the transaction was decided by somebody and finished on every shard, one way or the other.
+    Finished,
+}
+
+/// What stands after a decision was refused, or its answer lost, from the record as it is now. What was wanted does not
+/// matter: only what the catalog holds may be carried out.
+pub fn after_lost_cas(found: Option<Decision>) -> Lost {
+    match found {
+        None => Lost::Finished,
+        Some(Decision::Preparing) => Lost::Undecided,
+        Some(decided) => Lost::Decided(decided),
+    }
 }
 
 impl Record {
     pub fn new(members: Vec<Member>, owner: ObjectId, now: DateTime) -> Self {
-        Record { id: Uuid::new(), decision: Decision::Preparing, members, owner, changed: now }
+        Record { id: Uuid::new(), decision: Decision::Preparing, members, owner, beat: 0, changed: now }
     }
 
     /// The same transaction, decided.
@@ -71,12 +89,9 @@ impl Record {
         rawdoc! { "state": self.state() }
     }
 
-    /// Whether somebody other than its coordinator should finish it: `me` runs now, and the time is `now`.
-    /// `alone` says that no other router can be at work on this catalog.
-    pub fn is_orphan(&self, me: ObjectId, alone: bool, now: DateTime) -> bool {
-        let patience = if self.decision == Decision::Preparing { UNDECIDED } else { DECIDED };
-        let waited = now.timestamp_millis().saturating_sub(self.changed.timestamp_millis());
-        alone && self.owner != me || waited > patience
+    /// The same transaction, a little later.
+    pub fn renewed(&self, beat: i64) -> Self {
+        Record { beat, ..self.clone() }
     }
 
     pub fn to_doc(&self) -> RawDocumentBuf {
@@ -93,6 +108,7 @@ impl Record {
             "state": self.state(),
             "participants": members,
             "owner": self.owner,
+            "beat": self.beat,
             "changed": self.changed,
         };
         if let Decision::Committed(at) = self.decision {
@@ -135,6 +151,7 @@ impl Record {
                 .map(|m| member(m?).ok_or_else(|| bad("participants")))
                 .collect::<Result<_>>()?,
             owner: bsonx::get(doc, "owner").and_then(|v| v.as_object_id()).ok_or_else(|| bad("owner"))?,
+            beat: bsonx::int(doc, "beat").unwrap_or(0),
             changed: bsonx::get(doc, "changed").and_then(|v| v.as_datetime()).ok_or_else(|| bad("changed"))?,
         })
     }
@@ -163,14 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn only_abandoned_transactions_are_taken_over() {
-        let record = record();
-        let at = |ms: i64| DateTime::from_millis(1000 + ms);
-        assert!(!record.is_orphan(record.owner, true, at(100)));
-        assert!(record.is_orphan(ObjectId::new(), true, at(100)));
-        assert!(!record.is_orphan(ObjectId::new(), false, at(100)));
-        assert!(record.is_orphan(ObjectId::new(), false, at(UNDECIDED + 1)));
-        let decided = record.decided(Decision::Aborted, at(0));
-        assert!(decided.is_orphan(record.owner, false, at(DECIDED + 1)));
+    fn only_what_the_catalog_holds_is_carried_out() {
+        let at = Timestamp { time: 7, increment: 1 };
+        // The coordinator was faster: a recovery that wanted to abort must commit.
+        assert_eq!(after_lost_cas(Some(Decision::Committed(at))), Lost::Decided(Decision::Committed(at)));
+        // Recovery was faster: the coordinator must abort what it wanted to commit.
+        assert_eq!(after_lost_cas(Some(Decision::Aborted)), Lost::Decided(Decision::Aborted));
+        assert_eq!(after_lost_cas(Some(Decision::Preparing)), Lost::Undecided);
+        assert_eq!(after_lost_cas(None), Lost::Finished);
     }
 }

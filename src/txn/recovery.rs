@@ -1,25 +1,36 @@
 //! Finishing transactions whose coordinator is gone.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bson::DateTime;
+use bson::Uuid;
+use bson::oid::ObjectId;
+use futures_util::StreamExt;
 
-use super::coordinator::{records, take_over};
+use super::coordinator::{BEAT, records, take_over};
+use super::record::{Decision, Record};
 use crate::catalog::store::ConfigReads;
 use crate::error::Result;
 use crate::router::Router;
 
 /// Between two looks at the catalog.
 const EVERY: Duration = Duration::from_secs(5);
+/// A coordinator that has not renewed its undecided record for this long is taken for gone. Being wrong costs a retry.
+const UNDECIDED: Duration = BEAT.saturating_mul(6);
+/// After a decision its coordinator has this long for the first try at carrying it out. Doing it twice is harmless.
+const DECIDED: Duration = Duration::from_secs(10);
+/// Records that are taken up at a time: a shard that does not answer must not hold up the others' transactions.
+const AT_ONCE: usize = 16;
 
 /// Looks for abandoned transactions at once and then every few seconds until the router stops.
 pub fn start(router: &Arc<Router>) {
     let router = router.clone();
     tokio::spawn(async move {
         let shutdown = router.shutdown.clone();
+        let mut seen = Seen::default();
         loop {
-            if let Err(error) = sweep(&router).await {
+            if let Err(error) = sweep(&router, &mut seen).await {
                 tracing::warn!(%error, "unfinished transactions cannot be looked for");
             }
             tokio::select! {
@@ -30,23 +41,80 @@ pub fn start(router: &Arc<Router>) {
     });
 }
 
-/// One look. Gives how many transactions were finished.
-pub async fn sweep(router: &Arc<Router>) -> Result<usize> {
+/// The records seen before: decided or not, at which beat, and since when that has not changed by this router's clock.
+#[derive(Default)]
+struct Seen(HashMap<Uuid, (bool, i64, Instant)>);
+
+impl Seen {
+    /// Forgets the records that are gone.
+    fn keep(&mut self, records: &[Record]) {
+        self.0.retain(|id, _| records.iter().any(|record| record.id == *id));
+    }
+
+    /// Whether somebody other than its coordinator should finish the transaction; `me` looks. `alone` says that no other
+    /// router can be at work on this catalog.
+    fn is_abandoned(&mut self, record: &Record, me: ObjectId, alone: bool, now: Instant) -> bool {
+        let decided = record.decision != Decision::Preparing;
+        let patience = if decided { DECIDED } else { UNDECIDED };
+        let waited = match self.0.get(&record.id) {
+            Some((d, beat, since)) if (*d, *beat) == (decided, record.beat) => now.duration_since(*since),
+            _ => {
+                self.0.insert(record.id, (decided, record.beat, now));
+                Duration::ZERO
+            }
+        };
+        alone && record.owner != me || waited > patience
+    }
+}
+
+/// One look.
+async fn sweep(router: &Arc<Router>, seen: &mut Seen) -> Result<()> {
     // A catalog in a file has one router: whoever else began a transaction is gone.
     let alone = router.catalog.store().config_reads() == ConfigReads::Local;
     let me = router.identity.process_id;
-    let mut finished = 0;
-    for record in records(router).await? {
-        if !record.is_orphan(me, alone, DateTime::now()) {
-            continue;
-        }
+    let mut found = records(router).await?;
+    seen.keep(&found);
+    found.retain(|record| seen.is_abandoned(record, me, alone, Instant::now()));
+    let finish = |record: Record| async move {
         match take_over(router, &record).await {
-            Ok(()) => {
-                tracing::info!(id = %record.id, decision = ?record.decision, "finished an abandoned transaction");
-                finished += 1;
-            }
+            Ok(()) => tracing::info!(id = %record.id, "finished an abandoned transaction"),
             Err(error) => tracing::warn!(%error, id = %record.id, "an abandoned transaction cannot be finished yet"),
         }
+    };
+    futures_util::stream::iter(found).for_each_concurrent(AT_ONCE, finish).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::DateTime;
+
+    use super::*;
+
+    #[test]
+    fn a_coordinator_is_gone_when_it_no_longer_renews() {
+        let (me, other, now) = (ObjectId::new(), ObjectId::new(), Instant::now());
+        // What the record says of the time does not count: clocks differ.
+        let record = Record::new(Vec::new(), other, DateTime::from_millis(0));
+        let second = Duration::from_secs(1);
+        let mut seen = Seen::default();
+        assert!(!seen.is_abandoned(&record, me, false, now));
+        assert!(!seen.is_abandoned(&record, me, false, now + UNDECIDED));
+        assert!(!seen.is_abandoned(&record.renewed(1), me, false, now + UNDECIDED * 2), "it was renewed");
+        assert!(!seen.is_abandoned(&record.renewed(1), me, false, now + UNDECIDED * 3));
+        assert!(seen.is_abandoned(&record.renewed(1), me, false, now + UNDECIDED * 3 + second));
+        let decided = record.renewed(1).decided(Decision::Aborted, DateTime::now());
+        assert!(!seen.is_abandoned(&decided, me, false, now + UNDECIDED * 4), "it has just decided");
+        assert!(seen.is_abandoned(&decided, me, false, now + UNDECIDED * 4 + DECIDED + second));
     }
-    Ok(finished)
+
+    #[test]
+    fn on_a_catalog_of_its_own_a_router_waits_for_nobody_else() {
+        let (me, other, now) = (ObjectId::new(), ObjectId::new(), Instant::now());
+        let mut seen = Seen::default();
+        assert!(seen.is_abandoned(&Record::new(Vec::new(), other, DateTime::now()), me, true, now));
+        assert!(!seen.is_abandoned(&Record::new(Vec::new(), me, DateTime::now()), me, true, now));
+        seen.keep(&[]);
+        assert!(seen.0.is_empty());
+    }
 }

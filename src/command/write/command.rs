@@ -40,9 +40,12 @@ impl<'a> Single<'a> {
     ) -> (Writer, Option<(&'static str, Bytes)>) {
         let base = self.envelope.document().as_bytes();
         let dropped = |key: &[u8], names: &[&str]| names.iter().any(|n| n.as_bytes() == key);
-        // A filter that names the document needs neither order nor hint.
+        // A filter that names the document needs neither order nor hint; what is no hint is the shard's to refuse.
+        let legal_hint =
+            matches!(bsonx::get(self.options(), "hint"), Some(RawBsonRef::String(_) | RawBsonRef::Document(_)));
         let replaced = |own: &'static str| match filter {
-            Some(_) => vec![own, "hint", "sort", "upsert"],
+            Some(_) if legal_hint => vec![own, "sort", "upsert", "hint"],
+            Some(_) => vec![own, "sort", "upsert"],
             None => vec!["upsert"],
         };
         let finish = |mut out: Writer, own: &str| {
@@ -69,16 +72,22 @@ impl<'a> Single<'a> {
         (body, Some((payload, statement.finish().into())))
     }
 
+    /// The statement number, as the client's own kind of command has it.
     fn number(&self, body: &mut Writer) {
-        let Some(id) = self.stmt_id() else { return };
-        match self.verb {
-            Verb::FindAndModify(_) => body.int32("stmtId", id),
-            _ => body.open_array("stmtIds").int32("0", id).close(),
+        self.number_as(body, matches!(self.verb, Verb::FindAndModify(_)));
+    }
+
+    /// The same in another command: a findAndModify has it by itself, a batch in a list.
+    fn number_as(&self, body: &mut Writer, find_and_modify: bool) {
+        match self.stmt_id() {
+            Some(id) if find_and_modify => body.int32("stmtId", id),
+            Some(id) => body.open_array("stmtIds").int32("0", id).close(),
+            None => body,
         };
     }
 
     /// A new command on the collection with what the client's command says of the client.
-    fn other(&self, name: &str) -> Writer {
+    pub fn other(&self, name: &str) -> Writer {
         let mut body = Writer::with_capacity(512);
         body.str(name, self.coll.ns.coll()).str("$db", self.coll.ns.db());
         self.copy_args(&mut body, COMMON);
@@ -130,14 +139,18 @@ impl<'a> Single<'a> {
         body
     }
 
-    /// The client's hint, wherever it stands.
-    fn hint(&self, body: &mut Writer) {
-        let holder = match self.verb {
+    /// Where the options of the write stand.
+    fn options(&self) -> &RawDocument {
+        match self.verb {
             Verb::Update(u) => u.raw,
             Verb::Delete(d) => d.raw,
             Verb::FindAndModify(_) => self.envelope.document(),
-        };
-        match bsonx::get(holder, "hint") {
+        }
+    }
+
+    /// The client's hint, wherever it stands.
+    fn hint(&self, body: &mut Writer) {
+        match bsonx::get(self.options(), "hint") {
             Some(RawBsonRef::String(name)) if !name.is_empty() => body.str("hint", name),
             Some(RawBsonRef::Document(key)) if !key.is_empty() => body.doc("hint", key),
             _ => body,
@@ -148,7 +161,7 @@ impl<'a> Single<'a> {
     pub fn question(&self) -> OutMsg {
         let mut body = self.other("delete");
         self.copy_args(&mut body, &["lsid", "txnNumber"]);
-        self.number_as_batch(&mut body);
+        self.number_as(&mut body, false);
         let mut statement = Writer::new();
         statement.doc("q", &never()).int32("limit", 1);
         message(body, Some(("deletes", statement.finish().into())))
@@ -158,7 +171,7 @@ impl<'a> Single<'a> {
     pub fn insertion(&self, doc: &RawDocument) -> OutMsg {
         let mut body = self.other("insert");
         self.copy_args(&mut body, &["lsid", "txnNumber", "writeConcern", "bypassDocumentValidation", "maxTimeMS"]);
-        self.number_as_batch(&mut body);
+        self.number_as(&mut body, false);
         message(body, Some(("documents", doc.as_bytes().to_vec().into())))
     }
 
@@ -166,7 +179,7 @@ impl<'a> Single<'a> {
     pub fn insertion_statement(&self, doc: &RawDocument) -> (Writer, Option<(&'static str, Bytes)>) {
         let mut body = self.other("insert");
         self.copy_args(&mut body, &["bypassDocumentValidation"]);
-        self.number_as_batch(&mut body);
+        self.number_as(&mut body, false);
         (body, Some(("documents", doc.as_bytes().to_vec().into())))
     }
 
@@ -174,9 +187,7 @@ impl<'a> Single<'a> {
     pub fn removal_statement(&self, filter: &RawDocument) -> Writer {
         let mut body = self.other("findAndModify");
         body.doc("query", filter).bool("remove", true);
-        if let Some(id) = self.stmt_id() {
-            body.int32("stmtId", id);
-        }
+        self.number_as(&mut body, true);
         body
     }
 
@@ -191,20 +202,17 @@ impl<'a> Single<'a> {
             // It was executed there, so nothing is inserted.
             body.doc("update", &RawDocumentBuf::new()).bool("upsert", true).bool("new", true);
         }
-        if let Some(id) = self.stmt_id() {
-            body.int32("stmtId", id);
-        }
+        self.number_as(&mut body, true);
         OutMsg::new(body.finish())
-    }
-
-    fn number_as_batch(&self, body: &mut Writer) {
-        if let Some(id) = self.stmt_id() {
-            body.open_array("stmtIds").int32("0", id).close();
-        }
     }
 
     /// A transaction for this write on `shard`, whose statements the shard recognises when the client retries.
     pub fn transaction(&self, shard: &ShardId) -> Participant {
+        self.part_of_move(shard).with_api_of(self.envelope.document())
+    }
+
+    /// The same as a part of a transaction over several shards.
+    pub fn part_of_move(&self, shard: &ShardId) -> Participant {
         let router = &self.ctx.router;
         match (self.envelope.lsid(), self.envelope.txn_number()) {
             (Some(lsid), Some(number)) => Participant::for_retryable_write(router, shard.clone(), lsid, number),

@@ -229,7 +229,12 @@ fn project_keeps(fields: &RawDocument, key: &ShardKeyPattern) -> bool {
         _ => None,
     };
     let pairs: Vec<_> = fields.iter().map_while(Result::ok).map(|(k, v)| (k.as_str(), flag(v))).collect();
-    let excludes = pairs.iter().all(|(name, flag)| *flag == Some(false) || *name == "_id");
+    // What is said of `_id` decides only where nothing else is said: `{_id: 1}` alone includes nothing else.
+    let only_id = pairs.iter().all(|(name, _)| *name == "_id");
+    let excludes = pairs.iter().all(|(name, flag)| match *name {
+        "_id" if !only_id => flag.is_some(),
+        _ => *flag == Some(false),
+    });
     key.paths().filter(|p| !is_id(p)).all(|path| {
         let mut related_to = pairs.iter().filter(|(name, _)| related(name, path));
         if excludes {

@@ -34,7 +34,11 @@ impl Envelope {
     /// TypeMismatch (14) for `ordered`, `stmtId` or `stmtIds` of a wrong type, InvalidOptions (72) where both of
     /// the latter are given.
     pub fn new(request: &Request, payload: &str) -> Result<Self> {
-        let stmt_ids = match (request.array_arg("stmtIds")?, request.int_arg("stmtId")?) {
+        // As on a server, null is as good as nothing.
+        let given = |name: &str| !matches!(request.get(name), None | Some(RawBsonRef::Null));
+        let first = if given("stmtId") { request.int_arg("stmtId")? } else { None };
+        let ordered = if given("ordered") { request.bool_arg("ordered")? } else { None };
+        let stmt_ids = match (request.array_arg("stmtIds")?, first) {
             (Some(_), Some(_)) => {
                 return Err(Error::new(
                     Code::InvalidOptions,
@@ -58,7 +62,7 @@ impl Envelope {
             base: base.finish(),
             txn_number: request.generic.txn_number,
             stmt_ids,
-            ordered: request.bool_arg("ordered")?.unwrap_or(true),
+            ordered: ordered.unwrap_or(true),
         })
     }
 
@@ -83,7 +87,7 @@ impl Envelope {
         }
     }
 
-    /// The index of the statement with this number; for replies that name retried statements by number.
+    /// The number of the retryable write that the command is; `None` if the client will not retry it.
     pub fn txn_number(&self) -> Option<i64> {
         self.txn_number
     }

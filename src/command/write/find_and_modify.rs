@@ -34,9 +34,12 @@ impl<'a> FindAndModify<'a> {
     /// TypeMismatch (14) for arguments of a wrong type.
     pub fn parse(request: &'a Request) -> Result<Option<Self>> {
         let filter = request.doc_arg("query")?.unwrap_or(bsonx::view(&NOTHING));
-        let remove = request.bool_arg("remove")?.unwrap_or(false);
-        let upsert = request.bool_arg("upsert")?.unwrap_or(false);
-        let new = request.bool_arg("new")?.unwrap_or(false);
+        // As on a server, null is as good as nothing.
+        let flag = |name: &str| match request.get(name) {
+            Some(RawBsonRef::Null) => Ok(false),
+            _ => request.bool_arg(name).map(|flag| flag.unwrap_or(false)),
+        };
+        let (remove, upsert, new) = (flag("remove")?, flag("upsert")?, flag("new")?);
         let change = match request.get("update") {
             None => None,
             Some(value @ (RawBsonRef::Document(_) | RawBsonRef::Array(_))) => Some(Change::parse(value)?),

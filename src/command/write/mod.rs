@@ -2,7 +2,7 @@
 //!
 //! What goes to one shard is forwarded as it came, and so is the reply. The rest is a batch: [`plan`] cuts it into
 //! commands, [`batch`] sends them, [`join`] makes one reply. Writes of one document that no forwarded command can do
-//! are a [`single::Single`]; see there and in [`shard_key_update`].
+//! are a [`single::Single`]; see there, in [`strategy`] and in [`shard_key_update`].
 
 mod batch;
 mod command;
@@ -19,6 +19,7 @@ mod retried;
 mod shard_key_update;
 mod single;
 mod statement;
+mod strategy;
 mod update;
 mod upsert;
 

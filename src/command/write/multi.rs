@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, rawdoc};
 
-use super::single::{Attempt, Plan, Single, Written, matched, never, write_error};
+use super::single::{Attempt, Patience, Single, Written, matched, never, write_error};
+use super::strategy::Plan;
 use crate::bsonx;
 use crate::catalog::model::ShardId;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, Retry};
 use crate::shard::ShardReply;
 
 /// The most documents on one shard whose shard keys are compared before and after.
@@ -24,45 +25,70 @@ impl Single<'_> {
             let shard = plan.route.shards.first().ok_or_else(|| Error::internal("a route without shards"))?;
             return self.write(shard, Some(&never()), false).await;
         }
-        for _ in 0..3 {
-            let written = if plan.may_move { self.checked(plan).await? } else { self.all(plan).await? };
-            if matched(&written.reply) || !self.upsert() {
+        let mut patience = Patience::new(self.ctx);
+        while patience.next().await? {
+            let done = if plan.may_move { self.checked(plan).await } else { self.all(plan).await };
+            let written = done.written(self, plan)?;
+            let failed = bsonx::get(&written.reply, "writeErrors").is_some();
+            if matched(&written.reply) || failed || !self.upsert() {
                 return Ok(written);
             }
-            if let Attempt::Done(written) = Box::pin(self.insert(plan)).await? {
-                return Ok(written);
+            match Box::pin(self.insert(plan)).await? {
+                Attempt::Done(written) => return Ok(written),
+                Attempt::Again(error) => patience.note(error),
+                Attempt::Raced | Attempt::NoMatch => {}
             }
         }
-        Err(Error::new(
-            Code::WriteConflict,
-            "Documents kept appearing while the router was about to upsert one; try again",
-        )
-        .from_router())
+        Err(patience.over())
     }
 
-    async fn all(&self, plan: &Plan) -> Result<Written> {
-        let outcomes = self.ctx.broadcast(&plan.route.shards, self.retry(), &self.command(None, false)).await;
-        let mut replies = Vec::new();
-        for (_, outcome) in outcomes {
-            let reply = outcome?.into_result()?;
-            if let Some(error) = write_error(&reply) {
-                return Err(error);
+    async fn all(&self, plan: &Plan) -> Done {
+        let mut done = Done::default();
+        for (_, outcome) in self.ctx.broadcast(&plan.route.shards, self.retry(), &self.command(None, false)).await {
+            match outcome.and_then(ShardReply::into_result) {
+                Ok(reply) => {
+                    done.failures.extend(write_error(&reply));
+                    done.replies.push(reply.doc().to_owned());
+                }
+                Err(error) => done.failures.push(error),
             }
-            replies.push(reply.doc().to_owned());
         }
-        Ok(self.sum(plan, replies))
+        done
     }
 
-    /// On each shard in a transaction of its own that is committed only if no shard key has changed.
-    async fn checked(&self, plan: &Plan) -> Result<Written> {
-        let mut replies = Vec::new();
+    /// On each shard in a transaction of its own that is committed only if no shard key has changed. The shards after one
+    /// that refuses are left alone.
+    async fn checked(&self, plan: &Plan) -> Done {
+        let mut done = Done::default();
         for shard in &plan.route.shards {
-            replies.push(self.checked_on(shard).await?);
+            match self.checked_patiently(shard).await {
+                Ok(reply) => done.replies.push(reply),
+                Err(error) => {
+                    done.failures.push(error);
+                    break;
+                }
+            }
         }
-        Ok(self.sum(plan, replies))
+        done
     }
 
-    async fn checked_on(&self, shard: &ShardId) -> Result<RawDocumentBuf> {
+    /// A server begins a multi-update anew by itself when it meets another write, but not in a transaction.
+    async fn checked_patiently(&self, shard: &ShardId) -> Result<RawDocumentBuf> {
+        let mut patience = Patience::new(self.ctx);
+        while patience.next().await? {
+            match self.checked_on(shard).await {
+                Ok(reply) => return Ok(reply),
+                Err(Failed::Before(error)) => match Attempt::after(error)? {
+                    Attempt::Again(error) => patience.note(error),
+                    _ => continue,
+                },
+                Err(Failed::AtCommit(error)) => return Err(error),
+            }
+        }
+        Err(patience.over())
+    }
+
+    async fn checked_on(&self, shard: &ShardId) -> Result<RawDocumentBuf, Failed> {
         let op = &self.ctx.op;
         let mut txn = self.transaction(shard);
         let (first, more) = self.find_keys(None);
@@ -70,7 +96,7 @@ impl Single<'_> {
         let (body, docs) = self.statement(None, false);
         let reply = txn.run(op, body, docs).await?;
         if let Some(error) = write_error(&reply) {
-            return Err(error);
+            return Err(error.into());
         }
         let ids: Vec<_> = before.keys().cloned().collect();
         for ids in ids.chunks(5_000) {
@@ -84,22 +110,25 @@ impl Single<'_> {
                     return Err(Error::new(
                         Code::InvalidOptions,
                         "Multi-update operations are not allowed when updating the shard key field.",
-                    ));
+                    )
+                    .into());
                 }
             }
         }
         let mut reply = reply.doc().to_owned();
-        if let Some(error) = txn.commit(op, self.write_concern()).await? {
-            reply.append(bson::cstr!("writeConcernError"), error);
+        match txn.commit(op, self.write_concern()).await {
+            Ok(None) => {}
+            Ok(Some(error)) => reply.append(bson::cstr!("writeConcernError"), error),
+            Err(error) if error.retry_of() == Retry::Safe => return Err(Failed::Before(error)),
+            Err(error) => return Err(Failed::AtCommit(error)),
         }
         Ok(reply)
     }
 
     /// A `find` of shard keys and `_id`s, and the batch size for more of them.
     fn find_keys(&self, filter: Option<&RawDocument>) -> (bsonx::Writer, i32) {
-        let mut body = bsonx::Writer::new();
-        let ns = &self.coll.ns;
-        body.str("find", ns.coll()).str("$db", ns.db()).doc("filter", filter.unwrap_or(self.filter()));
+        let mut body = self.other("find");
+        body.doc("filter", filter.unwrap_or(self.filter()));
         if let (None, Some(collation)) = (filter, self.collation()) {
             body.doc("collation", collation);
         }
@@ -157,14 +186,59 @@ impl Single<'_> {
         }
         Ok(())
     }
+}
 
-    fn sum(&self, plan: &Plan, replies: Vec<RawDocumentBuf>) -> Written {
-        let total = |field: &str| replies.iter().filter_map(|r| bsonx::int(r, field)).sum::<i64>();
-        let mut reply = rawdoc! { "n": total("n"), "nModified": total("nModified") };
-        if let Some(error) = replies.iter().find_map(|r| bsonx::doc(r, "writeConcernError")) {
+/// What became of a multi-update on the shards.
+#[derive(Default)]
+struct Done {
+    replies: Vec<RawDocumentBuf>,
+    failures: Vec<Error>,
+}
+
+impl Done {
+    /// One reply. Where some shards have done something and others failed, it has the counts of the former and the errors.
+    ///
+    /// # Errors
+    /// The first one, if nothing was done or the operation was stopped.
+    fn written(mut self, single: &Single<'_>, plan: &Plan) -> Result<Written> {
+        let stopped = [Code::MaxTimeMSExpired, Code::Interrupted, Code::ClientDisconnect];
+        let stop = self.failures.iter().position(|error| stopped.iter().any(|code| error.is(*code)));
+        let nothing = self.sum("n") == 0;
+        match stop.or((nothing && !self.failures.is_empty()).then_some(0)) {
+            Some(at) => Err(self.failures.swap_remove(at)),
+            None => Ok(Written { shard: plan.insert_guess.clone(), reply: self.reply(single) }),
+        }
+    }
+
+    fn sum(&self, field: &str) -> i64 {
+        self.replies.iter().filter_map(|reply| bsonx::int(reply, field)).sum()
+    }
+
+    fn reply(self, single: &Single<'_>) -> RawDocumentBuf {
+        let mut reply = rawdoc! { "n": self.sum("n"), "nModified": self.sum("nModified") };
+        if !self.failures.is_empty() {
+            let mut errors = RawArrayBuf::new();
+            self.failures.into_iter().for_each(|error| errors.push(single.for_driver(error).to_write_error(0)));
+            reply.append(bson::cstr!("writeErrors"), errors);
+        }
+        if let Some(error) = self.replies.iter().find_map(|r| bsonx::doc(r, "writeConcernError")) {
             reply.append(bson::cstr!("writeConcernError"), error.to_owned());
         }
         reply.append(bson::cstr!("ok"), 1.0);
-        Written { shard: plan.insert_guess.clone(), reply }
+        reply
+    }
+}
+
+/// Where a transaction on one shard failed.
+enum Failed {
+    /// Nothing was committed.
+    Before(Error),
+    /// It is not known whether it was.
+    AtCommit(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Failed::Before(error)
     }
 }

@@ -6,7 +6,8 @@
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 
-use super::single::{Plan, Single, Verb, Written, never};
+use super::single::{Single, Verb, Written, never};
+use super::strategy::Plan;
 use crate::bsonx;
 use crate::catalog::model::ShardId;
 use crate::error::{Code, Error, Result};

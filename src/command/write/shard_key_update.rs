@@ -6,12 +6,12 @@
 
 use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 
-use super::retried::{has_retried, was_other_kind};
+use super::retried::has_retried;
 use super::single::{Attempt, Single, Written, matched, write_error};
-use super::upsert::is_transient;
+use super::upsert::without_times;
 use crate::bsonx;
 use crate::catalog::model::ShardId;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, Retry};
 use crate::txn::{self, Participant};
 
 /// What the update would do to the document.
@@ -33,9 +33,7 @@ impl Single<'_> {
         let what_if = match self.what_if(&mut txn, filter).await {
             Ok(Some(what_if)) => what_if,
             Ok(None) => return Ok(Attempt::Raced),
-            // Begun anew, the write will be found to have been executed before.
-            Err(error) if is_transient(&error) || was_other_kind(&error) => return Ok(Attempt::Raced),
-            Err(error) => return Err(error),
+            Err(error) => return Attempt::after(error),
         };
         let owner = self.owner_of(&what_if.after)?;
         if owner == *shard {
@@ -81,7 +79,7 @@ impl Single<'_> {
         let Some(id) = bsonx::get(&what_if.before, "_id") else {
             return Err(Error::internal("a document without _id"));
         };
-        let (mut from, mut to) = (self.transaction(donor), self.transaction(recipient));
+        let (mut from, mut to) = (self.part_of_move(donor), self.part_of_move(recipient));
         let filter = rawdoc! { "_id": { "$eq": RawBson::from(id) } };
         let (body, docs) = self.insertion_statement(&what_if.after);
         let (removed, inserted) = tokio::join!(
@@ -89,8 +87,8 @@ impl Single<'_> {
             to.run(&self.ctx.op, body, docs)
         );
         let removed = match removed {
-            Err(error) if is_transient(&error) || was_other_kind(&error) => return Ok(Attempt::Raced),
-            other => other?,
+            Err(error) => return Attempt::after(error),
+            Ok(reply) => reply,
         };
         // It must be the very document whose new form was computed.
         let same = matches!(bsonx::get(removed.doc(), "value"),
@@ -99,24 +97,19 @@ impl Single<'_> {
             return Ok(Attempt::Raced);
         }
         let inserted = match inserted {
-            Err(error) if is_transient(&error) || was_other_kind(&error) => return Ok(Attempt::Raced),
-            other => other?,
+            Err(error) => return Attempt::after(error),
+            Ok(reply) => reply,
         };
         if let Some(error) = write_error(&inserted) {
             return Err(error);
         }
         match txn::commit(&self.ctx.router, &self.ctx.op, vec![from, to]).await {
             Ok(()) => {}
-            Err(error) if is_transient(&error) => return Ok(Attempt::Raced),
+            // Otherwise it may be committed.
+            Err(error) if error.retry_of() == Retry::Safe => return Attempt::after(error),
             Err(error) => return Err(error),
         }
         tracing::debug!(ns = %self.coll.ns, %donor, %recipient, "an update moved a document to another shard");
         Ok(Attempt::Done(Written { shard: recipient.clone(), reply: without_times(&what_if.reply) }))
     }
-}
-
-/// A reply from inside a transaction that was given up: what it says of times does not hold.
-fn without_times(reply: &RawDocument) -> RawDocumentBuf {
-    let times: [&[u8]; 4] = [b"operationTime", b"$clusterTime", b"opTime", b"electionId"];
-    bsonx::view(&bsonx::Writer::copy_without(reply.as_bytes(), |key| times.contains(&key)).finish()).to_owned()
 }

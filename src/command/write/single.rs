@@ -11,15 +11,16 @@ use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
 use super::effect::{self, Effect, Known};
 use super::envelope::Envelope;
 use super::find_and_modify::FindAndModify;
-use super::retried::has_retried;
+use super::retried::{has_retried, was_other_kind};
 use super::statement::{Change, Delete, Update};
+use super::strategy::{Facts, Plan, Strategy};
 use super::update::{owner_of_replacement, pins_id};
 use crate::bsonx;
 use crate::catalog::model::ShardId;
 use crate::catalog::snapshot::CollectionRouting;
 use crate::command::Ctx;
-use crate::error::{Code, Error, Result, Retry};
-use crate::shard::{ReadPreference, Retryable, ShardReply};
+use crate::error::{Code, Error, LABEL_RETRYABLE_WRITE, LABEL_TRANSIENT_TXN, Result, Retry};
+use crate::shard::{ReadPreference, Retryable, ShardReply, is_passing};
 use crate::target::{self, Route};
 
 /// For how long a write is begun anew because its document changed meanwhile.
@@ -55,6 +56,82 @@ pub enum Attempt {
     NoMatch,
     /// A document matched but was changed before it could be written.
     Raced,
+    /// A shard could not do it now. Nothing has changed, and it may work a little later; if it never does, this is why.
+    Again(Error),
+}
+
+impl Attempt {
+    /// What an error means that came up before anything was committed.
+    ///
+    /// # Errors
+    /// The error, if beginning anew does not help.
+    pub fn after(error: Error) -> Result<Self> {
+        let conflicts = [Code::WriteConflict, Code::NoSuchTransaction, Code::LockTimeout];
+        let conflict = conflicts.iter().any(|code| error.is(*code)) && error.has_label(LABEL_TRANSIENT_TXN);
+        // Begun anew, a write that was executed before in another form will be found to have been.
+        if conflict || was_other_kind(&error) {
+            Ok(Attempt::Raced)
+        } else if error.retry_of() == Retry::Safe || error.has_label(LABEL_TRANSIENT_TXN) || is_passing(&error) {
+            Ok(Attempt::Again(error))
+        } else {
+            Err(error)
+        }
+    }
+}
+
+/// Beginning anew for a while, with a pause that grows.
+pub struct Patience<'a> {
+    ctx: &'a Ctx,
+    begun: Instant,
+    attempts: u32,
+    /// Why the last attempt failed, if not by a race.
+    error: Option<Error>,
+}
+
+impl<'a> Patience<'a> {
+    pub fn new(ctx: &'a Ctx) -> Self {
+        Patience { ctx, begun: Instant::now(), attempts: 0, error: None }
+    }
+
+    /// Waits a little longer before every attempt but the first, not quite the same for everybody. `false`: no more.
+    ///
+    /// # Errors
+    /// The operation was stopped, or its time is over.
+    pub async fn next(&mut self) -> Result<bool> {
+        let op = &self.ctx.op;
+        op.check()?;
+        if self.attempts > 0 {
+            if self.begun.elapsed() >= PATIENCE {
+                return Ok(false);
+            }
+            let most = 1u64 << self.attempts.min(7);
+            let wait = Duration::from_millis(rand::random_range(0..=most));
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = op.cancel().cancelled() => {}
+            }
+            op.check()?;
+            self.error = None;
+        }
+        self.attempts += 1;
+        Ok(true)
+    }
+
+    pub fn note(&mut self, error: Error) {
+        tracing::debug!(%error, attempt = self.attempts, "a write is begun anew");
+        self.error = Some(error);
+    }
+
+    /// The error for the client when patience is over.
+    pub fn over(self) -> Error {
+        let attempts = self.attempts;
+        self.error.unwrap_or_else(|| {
+            let text = format!(
+                "The document kept changing while the router was about to write it ({attempts} attempts); try again"
+            );
+            Error::new(Code::WriteConflict, text).from_router()
+        })
+    }
 }
 
 /// One write and everything that it is planned by.
@@ -65,17 +142,6 @@ pub struct Single<'a> {
     /// Position in the client's batch.
     pub index: u32,
     pub verb: Verb<'a>,
-}
-
-/// How the write has to go about it.
-pub struct Plan {
-    pub route: Route,
-    /// The document's shard key may change, so that it may belong elsewhere afterwards.
-    pub may_move: bool,
-    /// The shard that owns what a replacement says.
-    pub replacement_owner: Option<ShardId>,
-    /// Where the document that an upsert inserts most likely belongs.
-    pub insert_guess: ShardId,
 }
 
 impl<'a> Single<'a> {
@@ -165,72 +231,75 @@ impl<'a> Single<'a> {
     /// What is wrong with the write, from here or from a shard; WriteConflict (112) where the document kept changing.
     pub async fn run(&self) -> Result<Written> {
         let plan = self.plan()?;
-        if self.multi() {
-            return Box::pin(self.run_multi(&plan)).await;
+        let outcome = if self.multi() { Box::pin(self.run_multi(&plan)).await } else { self.run_one(&plan).await };
+        outcome.map_err(|error| self.for_driver(error))
+    }
+
+    /// The error with the label that makes a driver send a retryable write again, where that may help; without those for
+    /// transactions, which the client has none of.
+    pub fn for_driver(&self, error: Error) -> Error {
+        let stopped = [Code::MaxTimeMSExpired, Code::Interrupted, Code::ClientDisconnect];
+        let may_help =
+            (error.retry_of() == Retry::Unknown || is_passing(&error)) && !stopped.iter().any(|code| error.is(*code));
+        let error = error.without_label(LABEL_TRANSIENT_TXN);
+        match self.stmt_id() {
+            Some(_) if may_help => error.label(LABEL_RETRYABLE_WRITE),
+            Some(_) => error,
+            None => error.without_label(LABEL_RETRYABLE_WRITE),
         }
-        let begun = Instant::now();
-        let mut attempt = 0;
-        while begun.elapsed() < PATIENCE {
-            if attempt > 0 {
-                self.pause(attempt).await?;
-            }
-            attempt += 1;
-            match self.attempt(&plan).await? {
+    }
+
+    async fn run_one(&self, plan: &Plan) -> Result<Written> {
+        let mut patience = Patience::new(self.ctx);
+        while patience.next().await? {
+            match self.attempt(plan).await? {
                 Attempt::Done(written) => return Ok(written),
                 Attempt::Raced => continue,
+                Attempt::Again(error) => {
+                    patience.note(error);
+                    continue;
+                }
                 Attempt::NoMatch => {}
             }
             if !self.upsert() {
                 return self.no_match(&plan.route).await;
             }
-            if let Some(written) = self.already_done(&plan).await? {
+            if let Some(written) = self.already_done(plan).await? {
                 return Ok(written);
             }
-            match Box::pin(self.insert(&plan)).await? {
+            match Box::pin(self.insert(plan)).await? {
                 Attempt::Done(written) => return Ok(written),
+                Attempt::Again(error) => patience.note(error),
                 Attempt::Raced | Attempt::NoMatch => {}
             }
         }
-        Err(Error::new(
-            Code::WriteConflict,
-            format!(
-                "The document kept changing while the router was about to write it ({attempt} attempts); try again"
-            ),
-        )
-        .from_router()
-        .retry(Retry::Safe))
-    }
-
-    /// Waits a little longer after every attempt, not quite the same for everybody.
-    async fn pause(&self, attempt: u32) -> Result<()> {
-        self.ctx.op.check()?;
-        let most = 1u64 << attempt.min(7);
-        let wait = Duration::from_millis(rand::random_range(0..=most));
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            () = self.ctx.op.cancel().cancelled() => {}
-        }
-        self.ctx.op.check()
+        Err(patience.over())
     }
 
     async fn attempt(&self, plan: &Plan) -> Result<Attempt> {
-        let one = plan.route.single();
-        if !plan.may_move && self.sort().is_none() && pins_id(self.filter(), self.collation(), self.coll) {
-            // At most one document anywhere: every shard may try.
-            return self.everywhere(&plan.route).await;
+        let facts = Facts {
+            update: matches!(self.verb, Verb::Update(_)),
+            sorted: self.sort().is_some(),
+            pins_id: pins_id(self.filter(), self.collation(), self.coll),
+        };
+        match Strategy::of(plan, facts) {
+            Strategy::Everywhere => self.everywhere(&plan.route).await,
+            Strategy::Directly(shard) => self.directly(shard).await,
+            Strategy::Locate { first: None } => self.located(plan).await,
+            Strategy::Locate { first: Some(owner) } => {
+                let written = self.write(owner, None, false).await?;
+                if !matched(&written.reply) {
+                    return self.located(plan).await;
+                }
+                // Had it been moved there the first time, the shard would take it for inserted.
+                let before = if has_retried(&written.reply) { self.already_done(plan).await? } else { None };
+                Ok(Attempt::Done(before.unwrap_or(written)))
+            }
         }
-        if let (Some(shard), false) = (one, plan.may_move) {
-            return self.directly(shard).await;
-        }
-        if let (Verb::Update(_), Some(owner), None) = (self.verb, &plan.replacement_owner, one)
-            // A document that is there keeps its place by becoming what belongs there.
-            && let written = self.write(owner, None, false).await?
-            && matched(&written.reply)
-        {
-            // Had it been moved there the first time, the shard would take it for inserted.
-            let before = if has_retried(&written.reply) { self.already_done(plan).await? } else { None };
-            return Ok(Attempt::Done(before.unwrap_or(written)));
-        }
+    }
+
+    /// Finds the document and writes it where it is.
+    async fn located(&self, plan: &Plan) -> Result<Attempt> {
         let (done, found) = tokio::join!(self.already_done(plan), self.locate(&plan.route));
         if let Some(written) = done? {
             return Ok(Attempt::Done(written));

@@ -75,12 +75,17 @@ impl<'a> Update<'a> {
         for element in raw.iter_elements() {
             let element = element?;
             let value = element.value()?;
+            // As on a server, null is as good as nothing.
+            if matches!(value, RawBsonRef::Null) && !matches!(element.key().as_str(), "u" | "limit" | "hint") {
+                continue;
+            }
             match element.key().as_str() {
                 "q" => filter = Some(document("update.updates.q", value)?),
                 "u" => change = Some(Change::parse(value)?),
                 "multi" => multi = boolean("update.updates.multi", value)?,
                 "upsert" => upsert = boolean("update.updates.upsert", value)?,
                 "collation" => collation = Some(document("update.updates.collation", value)?),
+                "hint" => check_hint(value)?,
                 _ => {}
             }
         }
@@ -117,11 +122,16 @@ impl<'a> Delete<'a> {
         for element in raw.iter_elements() {
             let element = element?;
             let value = element.value()?;
+            // As on a server, null is as good as nothing.
+            if matches!(value, RawBsonRef::Null) && !matches!(element.key().as_str(), "u" | "limit" | "hint") {
+                continue;
+            }
             match element.key().as_str() {
                 "q" => filter = Some(document("delete.deletes.q", value)?),
                 // Anything but a number counts as 0, as on a server.
                 "limit" => limit = Some(bsonx::as_int(value).unwrap_or(0)),
                 "collation" => collation = Some(document("delete.deletes.collation", value)?),
+                "hint" => check_hint(value)?,
                 _ => {}
             }
         }
@@ -148,6 +158,13 @@ fn document<'a>(field: &str, value: RawBsonRef<'a>) -> Result<&'a RawDocument> {
     match value {
         RawBsonRef::Document(doc) => Ok(doc),
         other => Err(wrong_type(field, other, "object")),
+    }
+}
+
+fn check_hint(value: RawBsonRef<'_>) -> Result<()> {
+    match value {
+        RawBsonRef::String(_) | RawBsonRef::Document(_) => Ok(()),
+        _ => Err(Error::new(Code::FailedToParse, "Hint must be a string or an object")),
     }
 }
 
@@ -197,11 +214,25 @@ mod tests {
         assert_eq!(code(rawdoc! { "u": {} }), 40414);
         assert_eq!(code(rawdoc! { "q": 5, "u": {} }), 14);
         assert_eq!(code(rawdoc! { "q": {}, "u": 5 }), 9);
+        assert_eq!(code(rawdoc! { "q": {}, "u": null }), 9);
+        assert_eq!(code(rawdoc! { "q": null, "u": {} }), 40414);
         assert_eq!(code(rawdoc! { "q": {}, "u": {}, "multi": 1 }), 14);
+        assert_eq!(code(rawdoc! { "q": {}, "u": {}, "hint": null }), 9);
+        assert_eq!(Delete::parse(&rawdoc! { "q": {}, "limit": 1, "hint": 5 }).unwrap_err().code(), 9);
         assert_eq!(Delete::parse(&rawdoc! { "q": {} }).unwrap_err().code(), 40414);
         assert_eq!(Delete::parse(&rawdoc! { "q": {}, "limit": 2 }).unwrap_err().code(), 9);
         assert!(!Delete::parse(&rawdoc! { "q": {}, "limit": true }).unwrap().single);
         assert!(Delete::parse(&rawdoc! { "q": {}, "limit": 1.0 }).unwrap().single);
+    }
+
+    #[test]
+    fn null_is_as_good_as_nothing() {
+        let doc = rawdoc! { "q": {}, "u": {}, "multi": null, "upsert": null, "collation": null };
+        let update = Update::parse(&doc).unwrap();
+        assert_eq!((update.multi, update.upsert, update.collation), (false, false, None));
+        let doc = rawdoc! { "q": {}, "limit": null, "collation": null };
+        let delete = Delete::parse(&doc).unwrap();
+        assert_eq!((delete.single, delete.collation), (false, None));
     }
 
     #[test]

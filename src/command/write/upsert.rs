@@ -6,11 +6,12 @@
 use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::locate::first_document;
-use super::single::{Attempt, Plan, Single, Written, write_error};
+use super::single::{Attempt, Single, Written, write_error};
+use super::strategy::Plan;
 use crate::bsonx;
 use crate::catalog::model::ShardId;
-use crate::error::{Code, Error, LABEL_TRANSIENT_TXN, Result};
-use crate::shard::ReadPreference;
+use crate::error::{Code, Error, LABEL_RETRYABLE_WRITE, Result, Retry};
+use crate::shard::{ReadPreference, is_passing};
 use crate::txn::Participant;
 
 impl Single<'_> {
@@ -28,8 +29,7 @@ impl Single<'_> {
         let (reply, doc) = match outcome {
             Ok(Some(computed)) => computed,
             Ok(None) => return Ok(Attempt::Raced),
-            Err(error) if is_transient(&error) => return Ok(Attempt::Raced),
-            Err(error) => return Err(error),
+            Err(error) => return Attempt::after(error),
         };
         let owner = self.owner_of(&doc)?;
         let shard = txn.shard().clone();
@@ -40,7 +40,10 @@ impl Single<'_> {
         let sent = self.ctx.send(&owner, &ReadPreference::PRIMARY, self.retry(), &self.insertion(&doc)).await?;
         let inserted = sent.into_result()?;
         match write_error(&inserted) {
-            None => Ok(Attempt::Done(Written { shard: owner, reply: with_write_concern_error(reply, inserted.doc()) })),
+            None => Ok(Attempt::Done(Written {
+                shard: owner,
+                reply: with_write_concern_error(without_times(&reply), inserted.doc()),
+            })),
             // Somebody else inserted it, and perhaps it is what the filter asks for.
             Some(error) if error.is(Code::DuplicateKey) && self.locate(&plan.route).await?.is_some() => {
                 Ok(Attempt::Raced)
@@ -80,22 +83,26 @@ impl Single<'_> {
         let shard = txn.shard().clone();
         match txn.commit(&self.ctx.op, self.write_concern()).await {
             Ok(concern) => {
-                let mut reply = reply;
+                let mut reply = without_times(&reply);
                 if let Some(error) = concern {
+                    if self.stmt_id().is_some() && is_passing(&Error::from_reply(&shard, &error)) {
+                        let labels: bson::RawArrayBuf = [LABEL_RETRYABLE_WRITE].into_iter().collect();
+                        reply.append(bson::cstr!("errorLabels"), labels);
+                    }
                     reply.append(bson::cstr!("writeConcernError"), error);
                 }
                 Ok(Attempt::Done(Written { shard, reply }))
             }
-            Err(error) if is_transient(&error) => Ok(Attempt::Raced),
+            Err(error) if error.retry_of() == Retry::Safe => Attempt::after(error),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Whether the transaction was aborted without having done anything, so that it can be begun anew.
-pub fn is_transient(error: &Error) -> bool {
-    let begins_anew = [Code::WriteConflict, Code::NoSuchTransaction, Code::LockTimeout];
-    begins_anew.iter().any(|code| error.is(*code)) && error.labels().iter().any(|l| l == LABEL_TRANSIENT_TXN)
+/// A reply from inside a transaction: what it says of times was true before the commit.
+pub fn without_times(reply: &RawDocument) -> RawDocumentBuf {
+    let times: [&[u8]; 4] = [b"operationTime", b"$clusterTime", b"opTime", b"electionId"];
+    bsonx::view(&bsonx::Writer::copy_without(reply.as_bytes(), |key| times.contains(&key)).finish()).to_owned()
 }
 
 /// The `_id` of the document that an upsert's reply says it inserted.
