@@ -25,7 +25,7 @@ class Faults(ClusterCase):
         self.coll.insert_many([{"_id": i, "k": i, "v": i % 3} for i in range(60)])
         self.addCleanup(self.heal)
 
-    def fail(self, shard, command, **data):
+    def inject(self, shard, command, **data):
         admin = self.cluster.member_client(shard).admin
         mode = data.pop("mode", "alwaysOn")
         commands = [command] if isinstance(command, str) else command
@@ -41,19 +41,19 @@ class Faults(ClusterCase):
         self.assertEqual(problems(self.cluster, self.db.name), [])
 
     def test_index_refused_by_one_shard(self):
-        self.fail("shard1", "createIndexes", errorCode=14031)
+        self.inject("shard1", "createIndexes", errorCode=14031)
         self.assertFails(14031, self.coll.create_index, "v")
         self.assertSound()
         self.assertEqual(set(self.coll.index_information()), {"_id_", "k_hashed"})
 
     def test_index_on_a_shard_whose_connection_breaks_once(self):
-        self.fail("shard1", "createIndexes", closeConnection=True, mode={"times": 1})
+        self.inject("shard1", "createIndexes", closeConnection=True, mode={"times": 1})
         self.coll.create_index("v")
         self.assertSound()
         self.assertIn("v_1", self.coll.index_information())
 
     def test_index_on_a_shard_that_is_away_is_built_later(self):
-        self.fail("shard1", "createIndexes", closeConnection=True)
+        self.inject("shard1", "createIndexes", closeConnection=True)
         with self.assertRaises(pymongo.errors.OperationFailure):
             self.coll.create_index("v")
         self.assertEqual([i["op"] for i in intents(self.cluster)], ["createIndexes"])
@@ -62,8 +62,8 @@ class Faults(ClusterCase):
         self.assertIn("v_1", self.coll.index_information())
 
     def test_undo_that_cannot_reach_a_shard_is_done_later(self):
-        self.fail("shard1", "createIndexes", errorCode=14031)
-        self.fail("shard2", "dropIndexes", closeConnection=True)
+        self.inject("shard1", "createIndexes", errorCode=14031)
+        self.inject("shard2", "dropIndexes", closeConnection=True)
         self.assertFails(14031, self.coll.create_index, "v")
         self.heal()
         self.assertSound()
@@ -71,7 +71,7 @@ class Faults(ClusterCase):
 
     def test_index_dropped_later_on_a_shard_that_is_away(self):
         self.coll.create_index("v")
-        self.fail("shard2", "dropIndexes", closeConnection=True)
+        self.inject("shard2", "dropIndexes", closeConnection=True)
         with self.assertRaises(pymongo.errors.OperationFailure):
             self.coll.drop_index("v_1")
         self.heal()
@@ -80,7 +80,7 @@ class Faults(ClusterCase):
 
     def test_options_refused_by_one_shard_are_set_back(self):
         self.db.command("collMod", "h", validator={"v": {"$gte": 0}})
-        self.fail("shard2", "collMod", errorCode=14031, mode={"times": 1})
+        self.inject("shard2", "collMod", errorCode=14031, mode={"times": 1})
         self.assertFails(14031, self.db.command, "collMod", "h", validator={"v": {"$lt": 0}})
         self.assertSound()
         for shard in ("shard0", "shard1", "shard2"):
@@ -88,7 +88,7 @@ class Faults(ClusterCase):
             self.assertEqual(options["validator"], {"v": {"$gte": 0}}, shard)
 
     def test_drop_finished_later_leaves_a_new_collection_alone(self):
-        self.fail("shard2", "drop", closeConnection=True)
+        self.inject("shard2", "drop", closeConnection=True)
         with self.assertRaises(pymongo.errors.OperationFailure):
             self.coll.drop()
         self.assertEqual(list(self.coll.find()), [])
@@ -100,7 +100,7 @@ class Faults(ClusterCase):
             self.assertEqual(structure(self.cluster, self.db.name)[shard], {})
 
     def test_drop_that_the_primary_shard_fails(self):
-        self.fail("shard0", "drop", closeConnection=True)
+        self.inject("shard0", "drop", closeConnection=True)
         with self.assertRaises(pymongo.errors.OperationFailure):
             self.coll.drop()
         # The primary shard's part is still there: nobody sees it, nobody writes to it.
@@ -122,7 +122,7 @@ class Faults(ClusterCase):
         self.assertEqual(list(self.coll.find()), [{"_id": "new"}])
 
     def test_a_name_that_stays_closed_is_refused_in_the_end(self):
-        self.fail("shard0", "drop", closeConnection=True)
+        self.inject("shard0", "drop", closeConnection=True)
         with self.assertRaises(pymongo.errors.OperationFailure):
             self.coll.drop()
         error = self.assertFails(117, self.coll.insert_one, {"_id": "new"})
@@ -133,7 +133,7 @@ class Faults(ClusterCase):
 
     def test_out_waits_for_a_drop_of_its_target(self):
         self.db.source.insert_many([{"_id": i} for i in range(3)])
-        self.fail("shard0", "drop", blockConnection=True, blockTimeMS=1500, mode={"times": 1})
+        self.inject("shard0", "drop", blockConnection=True, blockTimeMS=1500, mode={"times": 1})
         dropping = threading.Thread(target=self.coll.drop)
         dropping.start()
         eventually(lambda: intents(self.cluster), what="the drop's intent")
@@ -143,7 +143,7 @@ class Faults(ClusterCase):
         self.assertEqual(len(list(self.coll.find())), 3)
 
     def test_rename_does_not_replace_what_came_meanwhile(self):
-        self.fail("shard1", "ping", blockConnection=True, blockTimeMS=1000, mode={"times": 1})
+        self.inject("shard1", "ping", blockConnection=True, blockTimeMS=1000, mode={"times": 1})
         outcome = []
 
         def rename():
@@ -164,7 +164,7 @@ class Faults(ClusterCase):
 
     def test_a_majority_that_does_not_have_a_drop_is_waited_for(self):
         late = {"code": 64, "errmsg": "waiting for replication timed out"}
-        self.fail("shard1", ["drop", "delete"], writeConcernError=late)
+        self.inject("shard1", ["drop", "delete"], writeConcernError=late)
         error = self.assertFails(64, self.db.command, "drop", "h")
         self.assertIn("shard1", str(error))
         self.assertEqual([i["op"] for i in intents(self.cluster)], ["drop"])
@@ -175,7 +175,7 @@ class Faults(ClusterCase):
     def test_sharding_waits_for_majorities(self):
         late = {"code": 64, "errmsg": "waiting for replication timed out"}
         for command in ("applyOps", "createIndexes"):
-            self.fail("shard1", command, writeConcernError=late)
+            self.inject("shard1", command, writeConcernError=late)
             ns = f"{self.db.name}.late"
             self.assertFails(64, self.client.admin.command, "shardCollection", ns, key={"k": "hashed"})
             self.heal()
@@ -183,7 +183,7 @@ class Faults(ClusterCase):
             self.assertIsNone(self.client.config.collections.find_one({"_id": ns}))
 
     def test_a_drop_goes_on_when_its_clients_time_is_up(self):
-        self.fail("shard1", "drop", blockConnection=True, blockTimeMS=3000, mode={"times": 1})
+        self.inject("shard1", "drop", blockConnection=True, blockTimeMS=3000, mode={"times": 1})
         began = time.monotonic()
         self.assertFails(50, self.db.command, "drop", "h", maxTimeMS=500)
         self.assertLess(time.monotonic() - began, 2.5)
@@ -191,8 +191,8 @@ class Faults(ClusterCase):
         self.assertEqual(self.db.list_collection_names(), [])
 
     def test_options_are_set_back_even_if_that_fails_at_first(self):
-        self.fail("shard0", "collMod", closeConnection=True, mode={"skip": 1})
-        self.fail("shard1", "collMod", errorCode=14031)
+        self.inject("shard0", "collMod", closeConnection=True, mode={"skip": 1})
+        self.inject("shard1", "collMod", errorCode=14031)
         self.assertFails(14031, self.db.command, "collMod", "h", validator={"v": {"$gte": 0}})
         self.assertEqual([i["step"] for i in intents(self.cluster)], ["undoing"])
         self.heal()
@@ -202,7 +202,7 @@ class Faults(ClusterCase):
 
     def test_an_index_that_one_shard_refuses_to_drop_is_dropped_later(self):
         self.coll.create_index("v")
-        self.fail("shard1", "dropIndexes", errorCode=14031)
+        self.inject("shard1", "dropIndexes", errorCode=14031)
         self.assertFails(14031, self.coll.drop_index, "v_1")
         self.assertEqual([i["op"] for i in intents(self.cluster)], ["dropIndexes"])
         self.heal()
@@ -211,7 +211,7 @@ class Faults(ClusterCase):
 
     def test_sharding_that_failed_stays_undone_and_others_do_not_wait_for_ever(self):
         self.db.plain.create_index("old")
-        self.fail("shard1", ["createIndexes", "drop"], closeConnection=True)
+        self.inject("shard1", ["createIndexes", "drop"], closeConnection=True)
         ns = f"{self.db.name}.plain"
         with self.assertRaises(pymongo.errors.OperationFailure):
             self.client.admin.command("shardCollection", ns, key={"k": "hashed"})
@@ -245,7 +245,7 @@ class Faults(ClusterCase):
             self.assertEqual(len(coll.index_information()), 2, f"round {round}")
 
     def test_rename_that_a_shard_fails_is_finished_later(self):
-        self.fail("shard1", "renameCollection", closeConnection=True)
+        self.inject("shard1", "renameCollection", closeConnection=True)
         with self.assertRaises(pymongo.errors.OperationFailure):
             self.coll.rename("g")
         self.heal()
@@ -254,13 +254,13 @@ class Faults(ClusterCase):
         self.assertEqual(self.db.list_collection_names(), ["g"])
 
     def test_rename_that_the_primary_shard_refuses_changes_nothing(self):
-        self.fail("shard0", "renameCollection", errorCode=14031)
+        self.inject("shard0", "renameCollection", errorCode=14031)
         self.assertFails(14031, self.coll.rename, "g")
         self.assertSound()
         self.assertEqual(len(list(self.coll.find())), 60)
 
     def test_drop_database_finished_later_blocks_a_new_one_of_the_name(self):
-        self.fail("shard1", "dropDatabase", closeConnection=True)
+        self.inject("shard1", "dropDatabase", closeConnection=True)
         with self.assertRaises(pymongo.errors.OperationFailure):
             self.db.command("dropDatabase")
         with self.assertRaises(pymongo.errors.OperationFailure) as caught:
@@ -274,7 +274,7 @@ class Faults(ClusterCase):
 
     def test_sharding_that_fails_leaves_no_copies(self):
         self.db.plain.create_index("x")
-        self.fail("shard1", "createIndexes", errorCode=14031)
+        self.inject("shard1", "createIndexes", errorCode=14031)
         with self.assertRaises(pymongo.errors.OperationFailure):
             self.client.admin.command("shardCollection", f"{self.db.name}.plain", key={"k": "hashed"})
         self.heal()
@@ -446,7 +446,7 @@ class SlowCatalog(unittest.TestCase):
         self.db.h.insert_many([{"_id": i, "k": i} for i in range(20)])
         self.addCleanup(self.catalog.command, "configureFailPoint", "failCommand", mode="off")
 
-    def fail(self, times, command, **data):
+    def inject(self, times, command, **data):
         data = {"failCommands": [command], "appName": "mosaic", **data}
         self.catalog.command("configureFailPoint", "failCommand", mode={"times": times}, data=data)
 
@@ -456,7 +456,7 @@ class SlowCatalog(unittest.TestCase):
         self.assertNotIn("taking up an unfinished change", self.cluster.log())
 
     def test_a_router_that_is_slow_to_see_its_own_intent(self):
-        self.fail(1, "find", namespace="mosaic.mosaic.changes", blockConnection=True, blockTimeMS=6000)
+        self.inject(1, "find", namespace="mosaic.mosaic.changes", blockConnection=True, blockTimeMS=6000)
         self.db.h.create_index("x")
         self.assertIn("x_1", self.db.h.index_information())
         self.assertSound()
@@ -470,9 +470,9 @@ class SlowCatalog(unittest.TestCase):
             lambda: self.db.g.drop(),
         ]
         for change in changes:
-            self.fail(3, "commitTransaction", closeConnection=True)
+            self.inject(3, "commitTransaction", closeConnection=True)
             change()
-            self.fail(2, "commitTransaction", writeConcernError={"code": 91, "errmsg": "shutting down"})
+            self.inject(2, "commitTransaction", writeConcernError={"code": 91, "errmsg": "shutting down"})
             self.assertSound()
         self.assertEqual(self.db.list_collection_names(), [])
 
@@ -521,16 +521,18 @@ class Survivors(unittest.TestCase):
         for name in ("a", "b"):
             db[name].insert_one({"_id": f"old {name}"})
         first.admin.command("configureFailPoint", "mosaicCrash", mode="alwaysOn", data={"at": place})
-        with self.assertRaises(pymongo.errors.PyMongoError):
-            first[db.name].a.drop() if change == "drop" else first[db.name].a.rename("b", dropTarget=True)
-        for name in ("a", "b"):
-            db[name].insert_one({"_id": "new"})
-        cluster.wait_router_gone(0)
-        eventually(lambda: not list(second.config["mosaic.ddl"].find()), 90, what="the take-over")
-        for name in ("a", "b"):
-            self.assertIn({"_id": "new"}, list(db[name].find()), name)
-        cluster.start_router(0)
-        cluster.close_clients()
+        try:
+            with self.assertRaises(pymongo.errors.PyMongoError):
+                first[db.name].a.drop() if change == "drop" else first[db.name].a.rename("b", dropTarget=True)
+            for name in ("a", "b"):
+                db[name].insert_one({"_id": "new"})
+            cluster.wait_router_gone(0)
+            eventually(lambda: not list(second.config["mosaic.ddl"].find()), 90, what="the take-over")
+            for name in ("a", "b"):
+                self.assertIn({"_id": "new"}, list(db[name].find()), name)
+        finally:
+            cluster.start_router(0)
+            cluster.close_clients()
 
     def test_strays_are_collected_by_whoever_finds_the_intent(self):
         with Bare(shards=2, catalog="replicaset", routers=2) as cluster:
