@@ -1,10 +1,9 @@
 //! Making tables: from all chunks, and from a table and the chunks that changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
-use super::index::Tops;
-use super::segment::{Entry, SEGMENT_CHUNKS, Segment, ShardSet};
+use super::layout::{Layout, SEGMENT_CHUNKS};
+use super::segment::Entry;
 use super::{ChunkInfo, Inner};
 use crate::catalog::model::ShardId;
 use crate::error::{Code, Error, Result, Retry};
@@ -76,9 +75,9 @@ pub(super) fn build(key: &ShardKeyPattern, chunks: Vec<ChunkInfo>) -> Result<Inn
     entries.sort_unstable_by(|a, b| a.min.cmp(&b.min));
     let (min_key, max_key) = (key.encode(&key.min_key())?, key.encode(&key.max_key())?);
     check_run(&entries, &min_key, &max_key)?;
-    let mut segments = Vec::with_capacity(entries.len() / SEGMENT_CHUNKS + 1);
-    push_segments(&mut segments, &entries)?;
-    finish(key.clone(), shards.list, segments)
+    let mut layout = Layout::with_capacity(entries.len() / SEGMENT_CHUNKS + 1);
+    layout.add(&entries)?;
+    layout.finish(key.clone(), shards.list, None)
 }
 
 /// Checks that sorted entries cover `[from, to)` exactly.
@@ -99,53 +98,17 @@ fn check_run(entries: &[Entry], from: &[u8], to: &[u8]) -> Result<()> {
     }
 }
 
-/// Cuts entries into segments of about [`SEGMENT_CHUNKS`].
-fn push_segments(segments: &mut Vec<Arc<Segment>>, entries: &[Entry]) -> Result<()> {
-    let pieces = entries.len().div_ceil(SEGMENT_CHUNKS).max(1);
-    for piece in entries.chunks(entries.len().div_ceil(pieces).max(1)) {
-        segments.push(Arc::new(Segment::new(piece)?));
-    }
-    Ok(())
-}
-
-fn finish(key: ShardKeyPattern, shards: Vec<ShardId>, segments: Vec<Arc<Segment>>) -> Result<Inner> {
-    let mut owner_set = ShardSet::default();
-    let mut starts = Vec::with_capacity(segments.len());
-    let mut len = 0;
-    for segment in &segments {
-        owner_set.union(&segment.owners);
-        starts.push(len);
-        len += segment.len();
-    }
-    let mut owners: Vec<ShardId> = owner_set.iter().map(|i| shards[usize::from(i)].clone()).collect();
-    owners.sort_unstable();
-    let max_doc = key.max_key();
-    Ok(Inner {
-        tops: Tops::new(segments.iter().map(|s| s.key(0))),
-        version: segments.iter().map(|s| s.version).max().unwrap_or_default(),
-        min_doc: key.min_key(),
-        max_key: key.encode(&max_doc)?,
-        max_doc,
-        key,
-        shards,
-        owners,
-        segments,
-        starts,
-        len,
-    })
-}
-
 /// See [`super::RoutingTable::with_changes`].
 pub(super) fn apply(old: &Inner, changed: Vec<ChunkInfo>) -> Result<Inner> {
     let mut shards = Shards::new(old.shards.clone());
     let changes = newest(&old.key, &mut shards, changed)?;
-    let mut segments = Vec::with_capacity(old.segments.len() + 1);
+    let mut layout = Layout::with_capacity(old.segments.len() + 1);
     let mut pending = changes.as_slice();
     let mut at = 0;
     while at < old.segments.len() {
         let touched = pending.first().is_some_and(|c| c.min.as_slice() < old.end_of(at));
         if !touched {
-            segments.push(old.segments[at].clone());
+            layout.keep(old, at);
             at += 1;
             continue;
         }
@@ -167,17 +130,9 @@ pub(super) fn apply(old: &Inner, changed: Vec<ChunkInfo>) -> Result<Inner> {
         pending = rest;
         let entries = old.merge(from, at, mine)?;
         check_run(&entries, old.segments[from].key(0), old.end_of(at - 1))?;
-        push_segments(&mut segments, &entries)?;
+        layout.add(&entries)?;
     }
-    if segments.len() > 16 && segments.len() > 4 * (segments.iter().map(|s| s.len()).sum::<usize>() / SEGMENT_CHUNKS) {
-        // Merges left many small segments: lay them out anew.
-        let all = finish(old.key.clone(), shards.list, segments)?;
-        let entries = all.merge(0, all.segments.len(), &[])?;
-        let mut segments = Vec::new();
-        push_segments(&mut segments, &entries)?;
-        return finish(all.key, all.shards, segments);
-    }
-    finish(old.key.clone(), shards.list, segments)
+    layout.finish_dense(old.key.clone(), shards.list, old)
 }
 
 /// The changes sorted by lower bound, without those that newer ones overlap.
@@ -208,7 +163,7 @@ impl Inner {
     }
 
     /// The chunks of segments `from..to` that no change overlaps, and the changes, sorted.
-    fn merge(&self, from: usize, to: usize, changes: &[Entry]) -> Result<Vec<Entry>> {
+    pub(super) fn merge(&self, from: usize, to: usize, changes: &[Entry]) -> Result<Vec<Entry>> {
         let mut entries = Vec::with_capacity((to - from) * SEGMENT_CHUNKS + changes.len());
         let mut pending = changes.iter().peekable();
         for segment in from..to {

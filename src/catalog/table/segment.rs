@@ -1,14 +1,10 @@
-//! A run of neighbouring chunks, stored column by column. Segments never change and are shared between versions of a
-//! table.
+//! A run of neighbouring chunks, stored column by column; what lookups need of them is in [`super::index`]. Segments never
+//! change and are shared between versions of a table.
 
 use bson::oid::ObjectId;
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 
-use super::index::Index;
 use crate::error::{Error, Result};
-
-/// Segments are built with this many chunks, where there are that many.
-pub(super) const SEGMENT_CHUNKS: usize = Index::MAX;
 
 /// One chunk on its way into a segment.
 #[derive(Clone, Debug)]
@@ -28,10 +24,10 @@ pub(super) struct Entry {
 /// Sorted chunks without gaps. About 70 bytes per chunk for a hashed key.
 #[derive(Debug)]
 pub(super) struct Segment {
-    index: Index,
     keys: Strings,
     docs: Strings,
     ids: Box<[[u8; 12]]>,
+    shards: Box<[u16]>,
     lastmods: Box<[(u32, u32)]>,
     /// `onCurrentShardSince` as a number; 0 is none.
     since: Box<[u64]>,
@@ -44,7 +40,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// From sorted, gap-free entries, at least one and at most [`SEGMENT_CHUNKS`].
+    /// From sorted, gap-free entries, at least one and at most [`super::index::Index::MAX`].
     pub fn new(entries: &[Entry]) -> Result<Self> {
         let keys = Strings::new(entries.iter().map(|e| e.min.as_slice()))?;
         let docs = Strings::new(entries.iter().map(|e| e.min_doc.as_bytes()))?;
@@ -54,10 +50,10 @@ impl Segment {
         }
         let since = |e: &Entry| e.since.map_or(0, |t| (u64::from(t.time) << 32) | u64::from(t.increment));
         Ok(Segment {
-            index: Index::new(entries.iter().map(|e| (e.min.as_slice(), e.shard))),
             keys,
             docs,
             ids: entries.iter().map(|e| e.id.bytes()).collect(),
+            shards: entries.iter().map(|e| e.shard).collect(),
             lastmods: entries.iter().map(|e| e.lastmod).collect(),
             since: entries.iter().map(since).collect(),
             jumbo: (0u16..).zip(entries).filter(|(_, e)| e.jumbo).map(|(i, _)| i).collect(),
@@ -67,24 +63,17 @@ impl Segment {
     }
 
     pub fn len(&self) -> usize {
-        self.index.len()
-    }
-
-    /// The chunk that holds `key`, which is not below the first chunk's bound.
-    #[inline]
-    pub fn find(&self, key: &[u8]) -> usize {
-        self.index.find(key, |i| self.keys.get(i))
+        self.shards.len()
     }
 
     /// The table's position of the shard that owns chunk `i`.
-    #[inline]
     pub fn shard(&self, i: usize) -> u16 {
-        self.index.shard(i)
+        self.shards[i]
     }
 
     /// The same for chunks `from..to`.
     pub fn shards(&self, from: usize, to: usize) -> impl Iterator<Item = u16> + '_ {
-        (from..to).map(|i| self.index.shard(i))
+        self.shards[from..to].iter().copied()
     }
 
     /// Encoded lower bound of chunk `i`.
@@ -120,10 +109,9 @@ impl Segment {
     /// Bytes on the heap and of the segment itself.
     pub fn memory(&self) -> usize {
         size_of::<Self>()
-            + self.index.memory()
             + self.keys.memory()
             + self.docs.memory()
-            + self.len() * (12 + 8 + 8)
+            + self.len() * (12 + 2 + 8 + 8)
             + self.jumbo.len() * 2
             + self.owners.0.len() * 8
     }
