@@ -1,5 +1,10 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let _ = mosaic_fuzz::frames::fuzz_one(data);
+use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
+use mosaic_fuzz::libfuzzer;
+
+fuzz_target!(|data: &[u8]| libfuzzer::check("frames", data));
+
+fuzz_mutator!(|data: &mut [u8], size: usize, limit: usize, seed: u32| {
+    libfuzzer::mutation("frames", data, size, limit, seed).unwrap_or_else(|| fuzzer_mutate(data, size, limit))
 });

@@ -1,9 +1,9 @@
 //! Raw BSON: the structural check, walking by offset, editing.
 
-use bson::{RawBsonRef, RawDocument, doc};
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use mosaic::bsonx::{self, Writer};
 
-use crate::class;
+use super::{class, commands};
 
 pub fn fuzz_one(data: &[u8]) -> u64 {
     let walked = bsonx::fields(data).count();
@@ -24,6 +24,7 @@ pub fn fuzz_one(data: &[u8]) -> u64 {
             .all(|f| std::str::from_utf8(&data[f.range()]).is_ok());
         assert!(theirs == walked || !regexes_are_utf8, "{theirs} of {walked}");
     }
+    against_library(data, doc, set.then_some(&patched));
     let last = bsonx::fields(data).last().map_or(4, |f| f.end);
     assert_eq!(last, data.len() - 1, "the walk ends at the end");
     let kinds = walk(doc, 0);
@@ -39,6 +40,33 @@ pub fn fuzz_one(data: &[u8]) -> u64 {
     }
     assert_eq!(Writer::copy(data).finish(), data);
     class((kinds, walked.min(8), found, set))
+}
+
+/// Names, types, bytes and looked up fields as the library has them, as far as it reads the document.
+fn against_library(data: &[u8], doc: &RawDocument, patched: Option<&Vec<u8>>) {
+    for (mine, theirs) in bsonx::fields(data).zip(doc.iter_elements().map_while(Result::ok)) {
+        assert_eq!((mine.key, mine.kind), (theirs.key().as_str().as_bytes(), theirs.element_type() as u8));
+        let Ok(value) = theirs.value() else { continue };
+        let mut alone = RawDocumentBuf::new();
+        alone.append(theirs.key(), value);
+        let old_or_odd = matches!(value, RawBsonRef::Binary(_) | RawBsonRef::Boolean(_));
+        assert!(
+            old_or_odd || alone.as_bytes()[4..alone.as_bytes().len() - 1] == data[mine.whole()],
+            "{:?}",
+            theirs.key()
+        );
+    }
+    let nested = bsonx::get(doc, "a").and_then(|a| a.as_document()).and_then(|a| bsonx::get(a, "b"));
+    if let Some(value) = nested {
+        let mine = bsonx::find_path(data, &["a", "b"]).expect("the library found it");
+        assert_eq!(mine.kind, value.element_type() as u8);
+    }
+    if let Some(patched) = patched {
+        let id = bsonx::find_path(patched, &["cursor", "id"]).expect("it was set");
+        assert_eq!((id.kind, bsonx::int64(patched, id.value)), (bsonx::kind::INT64, Some(-1)));
+        let other = data.iter().zip(patched).enumerate().filter(|(i, (x, y))| x != y && !id.range().contains(i));
+        assert_eq!(other.count(), 0, "nothing else is touched");
+    }
 }
 
 /// Reads every value through the library, which must not panic; gives the set of types that were there.
@@ -77,5 +105,6 @@ pub fn seeds() -> Vec<Vec<u8>> {
         deep = doc! { "a": deep };
     }
     let all = [doc! {}, doc! { "": 1 }, everything, deep];
-    all.iter().map(|d| d.to_vec().expect("encodes")).collect()
+    let real = [commands::commands(), commands::replies(), commands::filters()].concat();
+    all.iter().map(|d| d.to_vec().expect("encodes")).chain(real.into_iter().map(|d| d.into_bytes())).collect()
 }

@@ -3,8 +3,8 @@
 use mosaic::key::value::{self, Value};
 use mosaic::key::{hash, order};
 
-use crate::order::{raw, values};
-use crate::{choose, class};
+use super::order::{raw, values};
+use super::{choose, class, reference};
 
 pub fn fuzz_one(data: &[u8]) -> u64 {
     let Some((mode, rest)) = data.split_first() else { return 0 };
@@ -18,6 +18,11 @@ pub fn fuzz_one(data: &[u8]) -> u64 {
     let (h, other) = (seeded(0), hash::hash64(y.as_raw_bson_ref()).expect("well-formed"));
     assert_eq!(h, hash::hash64(x.as_raw_bson_ref()).expect("well-formed"), "the same value, the same hash");
     assert_ne!(h, seeded(1));
+    for (value, hash) in [(&a, h), (&b, other)] {
+        if let Some(expected) = reference::hash(value, 0) {
+            assert_eq!(hash, expected, "{value:?}");
+        }
+    }
     let equal = order::compare(x.as_raw_bson_ref(), y.as_raw_bson_ref()).is_eq();
     if equal {
         let known = value::with(x.as_raw_bson_ref(), |v| {
@@ -39,5 +44,5 @@ pub fn fuzz_one(data: &[u8]) -> u64 {
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
-    (0..32).map(|i| crate::noise(i, 256, i as u8 % 2)).collect()
+    (0..32).map(|i| super::noise(i, 32, i as u8 % 2)).collect()
 }

@@ -1,14 +1,15 @@
 //! Targeting. Even inputs are filters as they are, odd ones choose a shard key, chunks, documents and a filter: documents
 //! that match must be on targeted shards.
 
-use ::bson::{Document, RawDocument, RawDocumentBuf, oid::ObjectId, rawdoc};
+use ::bson::{Bson, Document, RawDocument, RawDocumentBuf, doc, oid::ObjectId, rawdoc};
 use mosaic::catalog::table::{ChunkInfo, RoutingTable};
 use mosaic::key::{self, ShardKeyPattern};
 use mosaic::target::{self, Scope};
 use proptest::strategy::Strategy;
 
-use crate::{choose, class};
+use super::{choose, class, commands};
 
+mod known;
 #[allow(dead_code)]
 #[path = "../../src/target/reference.rs"]
 mod reference;
@@ -24,29 +25,79 @@ pub fn fuzz_one(data: &[u8]) -> u64 {
     }
 }
 
-/// Any bytes as a filter: an error, or some shards.
+/// Any bytes as a filter: an error, or some shards. Where the reference matcher understands the filter, documents made of
+/// the filter's own values that match it are on those shards.
 fn bytes(mode: u8, data: &[u8]) -> u64 {
     let Ok(filter) = RawDocument::from_bytes(data) else { return 1 };
-    let keys =
-        [rawdoc! {"a": 1}, rawdoc! {"a": 1, "b": "hashed"}, rawdoc! {"a.b": 1, "a.c": 1}, rawdoc! {"b": "hashed"}];
+    let keys = [
+        rawdoc! {"a": 1},
+        rawdoc! {"a": 1, "b": "hashed"},
+        rawdoc! {"a.b": 1, "a.c": 1},
+        rawdoc! {"b": "hashed"},
+        rawdoc! {"a": 1, "b": 1},
+    ];
     let key = ShardKeyPattern::parse(&keys[usize::from(mode / 2) % keys.len()]).expect("valid");
-    let documents = [rawdoc! {"a": 1, "b": 2}, rawdoc! {"a": "x", "b": 5}, rawdoc! {"a": {"b": 1, "c": "y"}, "b": "z"}];
-    let table = table(&key, &documents);
+    let decoded = known::decode(filter);
+    let documents = decoded.as_ref().map(known::documents).unwrap_or_default();
+    let fixed = [doc! {"a": 1, "b": 2}, doc! {"a": "x", "b": 5}, doc! {"a": {"b": 1, "c": "y"}, "b": "z"}];
+    // Every document in a chunk of its own, as far as their keys differ.
+    let splits: Vec<_> = documents.iter().chain(&fixed).map(raw).collect();
+    let table = table(&key, &splits);
     let scope = Scope { key: &key, table: &table, default_collation: None };
-    let _ = target::id_equality(filter);
-    let _ = target::key_use(filter, Some(filter), scope);
+    let id = target::id_equality(filter);
+    let uses = target::key_use(filter, Some(filter), scope);
+    assert!(uses.is_err() || uses.is_ok_and(|u| u.len() == key.fields().len()));
     let full = target::full_key_equality(filter, None, scope);
     if let Some(full) = &full {
         assert_eq!(full.iter().count(), key.fields().len());
     }
     let _ = key.extract(filter).and_then(|k| key.encode(&k)).map(|k| table.chunk_for(&k).index());
-    match target::query(filter, None, scope) {
-        Err(error) => class((2, error.code())),
-        Ok(route) => {
-            assert!(!route.shards.is_empty() && route.shards.len() <= table.owners().len());
-            class((3, route.reason, route.shards.len(), route.exact_key, full.is_some()))
+    let route = match target::query(filter, None, scope) {
+        Err(error) => return class((2, error.code())),
+        Ok(route) => route,
+    };
+    assert!(!route.shards.is_empty() && route.shards.is_sorted() && route.shards.len() <= table.owners().len());
+    assert!(!route.exact_key || route.shards.len() == 1);
+    let mut matched = 0;
+    if let Some(decoded) = &decoded {
+        let matcher = reference::Matcher { fold_case: false };
+        for document in documents.iter().chain(&fixed).filter(|d| matcher.matches(decoded, d)) {
+            let owner = target::document(&raw(document), scope).expect("no arrays");
+            let pattern = key::text::document(key.to_doc());
+            assert!(route.shards.contains(&owner), "{decoded} on {pattern}: {document} is on {owner}, {route:?}");
+            if let Some(full) = &full {
+                let owner_by_key = target::document(&unflattened(full), scope).expect("no arrays");
+                assert_eq!(owner_by_key, owner, "{decoded} on {pattern}: {document}, the key is {full:?}");
+            }
+            matched += 1;
         }
     }
+    class((
+        3,
+        route.reason,
+        route.shards.len().min(4),
+        route.exact_key,
+        full.is_some(),
+        decoded.is_some(),
+        matched.min(3),
+        id.is_some(),
+    ))
+}
+
+/// A key as the document that has it: `{"a.b": 1, "a.c": 2}` is `{a: {b: 1, c: 2}}`.
+fn unflattened(key: &RawDocument) -> RawDocumentBuf {
+    let decoded = Document::try_from(key).expect("keys decode");
+    let mut whole = Document::new();
+    for (path, value) in decoded {
+        match path.split_once('.') {
+            None => drop(whole.insert(path, value)),
+            Some((first, rest)) => {
+                let inner = whole.entry(first.to_owned()).or_insert_with(|| Bson::Document(Document::new()));
+                inner.as_document_mut().expect("it was made so").insert(rest, value);
+            }
+        }
+    }
+    raw(&whole)
 }
 
 fn chosen(data: &[u8]) -> u64 {
@@ -102,13 +153,7 @@ fn table(key: &ShardKeyPattern, documents: &[RawDocumentBuf]) -> RoutingTable {
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
-    let filters = [
-        rawdoc! {"a": 1, "b": "x"},
-        rawdoc! {"$or": [{"a": {"$gt": 1, "$lte": "x"}}, {"$and": [{"a.b": 5}, {"b": {"$in": [1, null, "z"]}}]}]},
-        rawdoc! {"$expr": {"$and": [{"$gte": ["$a", 5]}, {"$in": ["$b", [1, 2]]}, {"$eq": [{"$literal": "x"}, "$a.b"]}]}},
-        rawdoc! {"a": {"$regex": "^ab+", "$options": "s"}, "b": {"$exists": false}, "a.c": {"$type": ["int", 2]}},
-        rawdoc! {"a": {"b": 3.5, "c": {"x": []}}, "_id": {"$eq": 7}, "$comment": "c", "b": {"$not": {"$lt": 3}}},
-    ];
-    let whole = (0..8u8).flat_map(|mode| filters.iter().map(move |f| [&[mode * 2], f.as_bytes()].concat()));
-    whole.chain((0..64).map(|i| crate::noise(i, 8192, 1))).collect()
+    let filters = commands::filters();
+    let whole = (0..5u8).flat_map(|mode| filters.iter().map(move |f| [&[mode * 2], f.as_bytes()].concat()));
+    whole.chain((0..64).map(|i| super::noise(i, 32, 1))).collect()
 }

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use mosaic::bsonx;
 use mosaic::wire::{self, Compressor, Flags, Malformed, OutMsg, OutSequence};
 
-use crate::class;
+use super::{class, commands};
 
 pub fn fuzz_one(data: &[u8]) -> u64 {
     let frame = fitted(data);
@@ -38,6 +38,20 @@ pub fn fuzz_one(data: &[u8]) -> u64 {
     assert_eq!(out.len(), forwarded.encoded_len());
     let again = wire::decode(out.freeze()).expect("what is forwarded is well-formed");
     assert_eq!((&again.body, &again.sequences), (&message.body, &message.sequences));
+    // Compressed, it says the same again.
+    let compressor = [Compressor::Noop, Compressor::Snappy, Compressor::Zlib, Compressor::Zstd][data.len() % 4];
+    let mut out = BytesMut::new();
+    forwarded.encode_compressed(3, compressor, &mut out);
+    let again = wire::decode(out.freeze()).expect("what is compressed is well-formed");
+    assert_eq!((&again.body, &again.sequences), (&message.body, &message.sequences));
+    assert_eq!(again.compressor.is_some(), again.compressor == Some(compressor));
+    // As a reply, the body arrives as it was.
+    let mut out = BytesMut::new();
+    wire::reply(1, 2, &message.body, wire::ReplyStyle::for_request(&message), &mut out);
+    if !message.legacy {
+        let reply = wire::decode_reply(out.freeze()).expect("a reply is well-formed");
+        assert_eq!(reply.body, message.body);
+    }
     class((
         2,
         message.flags.0 & 0x1_0003,
@@ -83,7 +97,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     };
     let find = OutMsg::from_doc(rawdoc! { "find": "c", "filter": { "a": [1, { "b": 2 }] }, "$db": "d" });
     let mut seeds = Vec::new();
-    for message in [insert, find] {
+    let documents = commands::commands().into_iter().chain(commands::replies());
+    for message in [insert, find].into_iter().chain(documents.map(OutMsg::from_doc)) {
         let mut out = BytesMut::new();
         message.encode(7, &mut out);
         seeds.push(out.to_vec());
