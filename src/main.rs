@@ -26,10 +26,16 @@ fn main() -> ExitCode {
 /// One worker for two cores: requests are short, and waking a second worker for each costs more than it brings
 /// (measured with `benches/compare`: a fifth of the CPU of a point find). `TOKIO_WORKER_THREADS` overrides it.
 fn runtime() -> Result<tokio::runtime::Runtime, String> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        builder.worker_threads(cores.div_ceil(2));
-    }
+    let asked = std::env::var("TOKIO_WORKER_THREADS").ok().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut builder = match asked.unwrap_or(cores.div_ceil(2)) {
+        // A single thread needs no scheduler that could share the work.
+        1 => tokio::runtime::Builder::new_current_thread(),
+        workers => {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(workers);
+            builder
+        }
+    };
     builder.enable_all().build().map_err(|e| format!("cannot start the threads: {e}"))
 }

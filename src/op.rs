@@ -37,7 +37,6 @@ pub struct OpRecord {
     pub id: u32,
     pub client: Arc<ClientInfo>,
     pub started: Instant,
-    pub started_at: bson::DateTime,
     pub command: &'static str,
     /// The request's body, kept by reference count only.
     pub body: bytes::Bytes,
@@ -119,7 +118,6 @@ impl OpContext {
                 id: 0,
                 client: Arc::new(ClientInfo::default()),
                 started: Instant::now(),
-                started_at: bson::DateTime::now(),
                 command,
                 body: bytes::Bytes::new(),
                 cancel: CancellationToken::new(),
@@ -181,7 +179,7 @@ impl OpContext {
 /// All operations that run now, by id.
 #[derive(Debug, Default)]
 pub struct OpRegistry {
-    running: DashMap<u32, Arc<OpRecord>>,
+    running: DashMap<u32, Arc<OpRecord>, foldhash::fast::RandomState>,
     next: AtomicU32,
     total: AtomicI64,
 }
@@ -201,7 +199,6 @@ impl OpRegistry {
             id,
             client,
             started: Instant::now(),
-            started_at: bson::DateTime::now(),
             command,
             body,
             cancel: CancellationToken::new(),

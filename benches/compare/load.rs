@@ -12,6 +12,8 @@ use crate::client::{Client, Command};
 pub const COLLECTION: &str = "items";
 /// The same documents, sharded by `{c: "hashed", _id: 1}`: a range of `_id` within one `c` is on one shard.
 pub const RANGES: &str = "ranges";
+/// The same documents, not sharded.
+pub const PLAIN: &str = "plain";
 /// Documents `_id` 0 to this; about half of them on each of two shards.
 pub const DOCUMENTS: i64 = 20_000;
 const BATCH: i64 = 1_000;
@@ -21,6 +23,8 @@ const GROUP: i64 = 1_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Find,
+    /// The same on a collection that is not sharded: one mongod, as for the others.
+    PlainFind,
     Insert,
     Update,
     Range,
@@ -31,12 +35,14 @@ pub enum Op {
     OrderedBatch,
 }
 
-pub const ALL: [Op; 7] = [Op::Find, Op::Insert, Op::Update, Op::Range, Op::Scatter, Op::Batch, Op::OrderedBatch];
+pub const ALL: [Op; 8] =
+    [Op::Find, Op::PlainFind, Op::Insert, Op::Update, Op::Range, Op::Scatter, Op::Batch, Op::OrderedBatch];
 
 impl Op {
     pub fn name(self) -> &'static str {
         match self {
             Op::Find => "point find",
+            Op::PlainFind => "point find, unsharded",
             Op::Insert => "insert",
             Op::Update => "update by key",
             Op::Range => "range find, 100 docs",
@@ -50,6 +56,7 @@ impl Op {
     fn command(self) -> Command {
         let id = rand::random_range(0..DOCUMENTS);
         match self {
+            Op::PlainFind => rawdoc! {"find": PLAIN, "filter": {"_id": id}, "limit": 1, "singleBatch": true}.into(),
             Op::Find => rawdoc! {"find": COLLECTION, "filter": {"_id": id}, "limit": 1, "singleBatch": true}.into(),
             Op::Insert => insert(vec![document(fresh(1))], true),
             Op::Update => {
@@ -99,7 +106,7 @@ pub fn document(id: i64) -> RawDocumentBuf {
 /// Fills both collections by batches and makes the indexes that are not there yet.
 pub async fn fill(port: u16, db: &str) -> io::Result<()> {
     let mut client = Client::connect(port).await?;
-    for collection in [COLLECTION, RANGES] {
+    for collection in [COLLECTION, RANGES, PLAIN] {
         let mut indexes = RawArrayBuf::new();
         indexes.push(rawdoc! {"key": {"g": 1}, "name": "g_1"});
         indexes.push(rawdoc! {"key": {"c": "hashed", "_id": 1}, "name": "c_hashed__id_1"});

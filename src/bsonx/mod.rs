@@ -4,6 +4,7 @@
 mod brief;
 mod edit;
 mod scan;
+mod value;
 
 pub use brief::{brief, quote};
 pub use edit::{Writer, set_int64, with_int64};
@@ -14,7 +15,7 @@ use bson::{RawArray, RawBsonRef, RawDocument};
 
 /// The first field called `key`, if the document is well-formed up to it.
 pub fn get<'a>(doc: &'a RawDocument, key: &str) -> Option<RawBsonRef<'a>> {
-    doc.iter_elements().map_while(Result::ok).find(|e| e.key() == key).and_then(|e| e.value().ok())
+    find(doc.as_bytes(), key)?.decode(doc.as_bytes())
 }
 
 /// A string field.

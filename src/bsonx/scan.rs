@@ -114,6 +114,7 @@ pub fn find_path<'a>(doc: &'a [u8], path: &[&str]) -> Option<Field<'a>> {
 
 /// How many bytes the value of type `kind` at the start of `bytes` takes; `None` if it does not fit or cannot be.
 /// Of documents and arrays only the length is read.
+#[inline]
 fn value_len(kind: u8, bytes: &[u8]) -> Option<usize> {
     let length = || int32(bytes, 0).and_then(|n| usize::try_from(n).ok());
     let len = match kind {

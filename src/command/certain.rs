@@ -29,7 +29,7 @@ pub async fn make(ctx: &Ctx, request: &Request) -> Result<Option<Ctx>> {
     if !is_doubtful(request.spec.catalog, request.db(), &ctx.snapshot) {
         return Ok(None);
     }
-    ctx.confirmed().await.map(Some)
+    Box::pin(ctx.confirmed()).await.map(Some)
 }
 
 fn is_doubtful(what: CatalogUse, db: &str, snapshot: &Snapshot) -> bool {

@@ -90,6 +90,10 @@ impl FailPoints {
         if !self.active.load(Ordering::Acquire) || request.spec.name == "configureFailPoint" {
             return Action::Go;
         }
+        Box::pin(self.act(request, ctx)).await
+    }
+
+    async fn act(&self, request: &Request, ctx: &Ctx) -> Action {
         let Some(data) = self.fire(request, ctx) else { return Action::Go };
         if bsonx::truthy(&data, "blockConnection") == Some(true) {
             let ms = bsonx::int(&data, "blockTimeMS").unwrap_or(0).max(0) as u64;

@@ -35,7 +35,7 @@ use crate::router::Router;
 
 pub use dispatch::{Outcome, Prepared, prepare};
 pub use failpoint::FailPoints;
-pub use request::{Generic, Request};
+pub use request::{Generic, Request, refuse_internal};
 pub use table::{all, lookup};
 
 /// What a client must be allowed to run a command. Authorization is not enforced yet; the table records it

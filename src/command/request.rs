@@ -45,45 +45,45 @@ impl Generic {
     /// InvalidBSON for a malformed body, FailedToParse/BadValue/TypeMismatch for bad generic arguments, 40571 without `$db`.
     pub fn scan(body: &RawDocument) -> Result<Generic> {
         let mut generic = Generic::default();
-        let base = body.as_bytes().as_ptr() as usize;
+        let bytes = body.as_bytes();
         let mut has_db = false;
         let mut seen = 0_u64;
-        for (index, element) in body.iter_elements().enumerate() {
-            let element = element?;
+        for (index, field) in bsonx::fields(bytes).enumerate() {
             // Nearly always the marks differ; where two agree, the names before are compared.
-            let name = element.key().as_str();
-            let mark = mark(name.as_bytes());
-            if seen & mark != 0 && body.iter_elements().take(index).flatten().any(|e| e.key().as_str() == name) {
-                return Err(Error::with_code(
-                    40413,
-                    format!("BSON field '{name}' is a duplicate field of the command"),
-                ));
+            let mark = mark(field.key);
+            if seen & mark != 0 && bsonx::fields(bytes).take(index).any(|f| f.key == field.key) {
+                let name = String::from_utf8_lossy(field.key);
+                let text = format!("BSON field '{name}' is a duplicate field of the command");
+                return Err(Error::with_code(40413, text));
             }
             seen |= mark;
-            match name {
-                "$db" => {
-                    let RawBsonRef::String(db) = element.value()? else {
+            let value = || field.decode(bytes).ok_or_else(|| bad_value(field.key));
+            match field.key {
+                b"$db" => {
+                    let RawBsonRef::String(db) = value()? else {
                         return Err(Error::new(Code::TypeMismatch, "Field '$db' must be a string"));
                     };
-                    generic.db = (db.as_ptr() as usize - base, db.len());
+                    // Before a string's text stands its length.
+                    generic.db = (field.value + 4, db.len());
                     has_db = true;
                 }
-                "maxTimeMS" => generic.max_time_ms = max_time(element.value()?)?,
-                "lsid" => {
-                    let RawBsonRef::Document(lsid) = element.value()? else {
+                b"maxTimeMS" => generic.max_time_ms = max_time(value()?)?,
+                b"lsid" => {
+                    let RawBsonRef::Document(lsid) = value()? else {
                         return Err(Error::new(Code::TypeMismatch, "Field 'lsid' must be a document"));
                     };
                     generic.session = Some(SessionId::parse(lsid)?);
                     generic.has_lsid = true;
                 }
-                "txnNumber" => generic.txn_number = bsonx::as_int(element.value()?),
-                "autocommit" => generic.in_transaction = !bsonx::is_true(element.value()?),
-                "startTransaction" => generic.start_transaction = bsonx::is_true(element.value()?),
-                "writeConcern" => generic.has_write_concern = true,
-                "readConcern" => generic.has_read_concern = true,
-                "$readPreference" => generic.has_read_preference = true,
-                "comment" => generic.has_comment = true,
-                "help" => generic.help = matches!(element.value()?, RawBsonRef::Boolean(true)),
+                b"txnNumber" => generic.txn_number = bsonx::as_int(value()?),
+                b"autocommit" => generic.in_transaction = !bsonx::is_true(value()?),
+                b"startTransaction" => generic.start_transaction = bsonx::is_true(value()?),
+                b"writeConcern" => generic.has_write_concern = true,
+                b"readConcern" => generic.has_read_concern = true,
+                b"$readPreference" => generic.has_read_preference = true,
+                b"comment" => generic.has_comment = true,
+                b"help" => generic.help = matches!(value()?, RawBsonRef::Boolean(true)),
+                key if is_internal(key) => return Err(internal_field(key)),
                 _ => {}
             }
         }
@@ -99,6 +99,40 @@ fn mark(name: &[u8]) -> u64 {
     let (first, last) = (name.first().copied().unwrap_or(0), name.last().copied().unwrap_or(0));
     let mixed = name.len() ^ (usize::from(first) * 7) ^ (usize::from(last) * 29);
     1 << (mixed & 63)
+}
+
+/// Fields by which the servers of a set and of a cluster talk to each other. A shard obeys them: a `term` from a stranger
+/// makes its primary step down, and ends the process for good where the number is too large.
+fn is_internal(key: &[u8]) -> bool {
+    matches!(
+        key,
+        b"term"
+            | b"lastKnownCommittedOpTime"
+            | b"shardVersion"
+            | b"databaseVersion"
+            | b"$replData"
+            | b"$oplogQueryData"
+    )
+}
+
+fn internal_field(key: &[u8]) -> Error {
+    let name = String::from_utf8_lossy(key);
+    Error::with_code(40415, format!("BSON field '{name}' is an unknown field: it is for servers among themselves"))
+}
+
+/// Refuses a command inside another one (explain) that has such fields.
+///
+/// # Errors
+/// 40415, naming the field.
+pub fn refuse_internal(command: &RawDocument) -> Result<()> {
+    match bsonx::fields(command.as_bytes()).find(|f| is_internal(f.key)) {
+        Some(field) => Err(internal_field(field.key)),
+        None => Ok(()),
+    }
+}
+
+fn bad_value(key: &[u8]) -> Error {
+    Error::new(Code::InvalidBSON, format!("The value of '{}' is malformed", String::from_utf8_lossy(key)))
 }
 
 fn max_time(value: RawBsonRef<'_>) -> Result<Option<u64>> {
@@ -139,8 +173,9 @@ impl Request {
 
     /// The value of the command's own field (`{find: <this>, …}`).
     pub fn argument(&self) -> Result<RawBsonRef<'_>> {
-        match self.body().iter_elements().next() {
-            Some(element) => Ok(element?.value()?),
+        let body = &self.message.body;
+        match bsonx::fields(body).next() {
+            Some(field) => field.decode(body).ok_or_else(|| bad_value(field.key)),
             None => Err(Error::new(Code::FailedToParse, "The command is empty")),
         }
     }

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use foldhash::fast::RandomState;
+
 use super::CommandSpec;
 
 /// Every family of commands adds its rows here.
@@ -15,8 +17,8 @@ const FAMILIES: &[&[CommandSpec]] = &[
     super::write::COMMANDS,
 ];
 
-static BY_NAME: LazyLock<HashMap<&'static str, &'static CommandSpec>> = LazyLock::new(|| {
-    let mut map = HashMap::new();
+static BY_NAME: LazyLock<HashMap<&'static str, &'static CommandSpec, RandomState>> = LazyLock::new(|| {
+    let mut map = HashMap::default();
     for spec in all() {
         map.insert(spec.name, spec);
         for alias in spec.aliases {

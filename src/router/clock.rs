@@ -40,15 +40,16 @@ impl ClusterClock {
     /// `operationTime`, 0 where it has none.
     pub fn observe(&self, op: &OpContext, reply: &RawDocument) -> u64 {
         let mut operation_time = 0;
-        for element in reply.iter_elements().map_while(Result::ok) {
-            match element.key().as_str() {
-                "$clusterTime" => {
-                    if let Ok(RawBsonRef::Document(doc)) = element.value() {
+        let bytes = reply.as_bytes();
+        for field in bsonx::fields(bytes) {
+            match field.key {
+                b"$clusterTime" => {
+                    if let Some(RawBsonRef::Document(doc)) = field.decode(bytes) {
                         self.advance(doc);
                     }
                 }
-                "operationTime" => {
-                    if let Ok(RawBsonRef::Timestamp(ts)) = element.value() {
+                b"operationTime" => {
+                    if let Some(RawBsonRef::Timestamp(ts)) = field.decode(bytes) {
                         operation_time = pack(ts);
                         op.record.operation_time.fetch_max(operation_time, Ordering::Relaxed);
                     }
@@ -84,8 +85,7 @@ impl ClusterClock {
     /// Adds the two times to a reply that does not carry them. A reply that came from one shard does and is
     /// passed on untouched.
     pub fn finish(&self, op: Option<&OpContext>, reply: Reply) -> Reply {
-        let Ok(body) = RawDocument::from_bytes(&reply.body) else { return reply };
-        if bsonx::get(body, "$clusterTime").is_some() {
+        if bsonx::find(&reply.body, "$clusterTime").is_some() {
             return reply;
         }
         let guard = self.document.read();

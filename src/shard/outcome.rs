@@ -67,10 +67,11 @@ pub struct Problem {
 /// The error of a reply; `None` for an `ok: 1` without a `writeConcernError`.
 pub fn inspect(reply: &RawDocument) -> Option<Problem> {
     let (mut ok, mut write_concern) = (false, None);
-    for element in reply.iter_elements().map_while(Result::ok) {
-        match element.key().as_str() {
-            "ok" => ok = element.value().is_ok_and(bsonx::is_true),
-            "writeConcernError" => write_concern = element.value().ok().and_then(|v| v.as_document()),
+    let bytes = reply.as_bytes();
+    for field in bsonx::fields(bytes) {
+        match field.key {
+            b"ok" => ok = field.decode(bytes).is_some_and(bsonx::is_true),
+            b"writeConcernError" => write_concern = field.decode(bytes).and_then(|v| v.as_document()),
             _ => {}
         }
     }

@@ -137,7 +137,7 @@ impl Pool {
     pub async fn check_out(self: &Arc<Self>, op: &OpContext) -> Result<Pooled, NoConnection> {
         match self.take() {
             Taken::Idle(conn) => Ok(self.give(conn)),
-            Taken::Wait(place) => self.wait(op, place).await,
+            Taken::Wait(place) => Box::pin(self.wait(op, place)).await,
         }
     }
 

@@ -255,7 +255,7 @@ impl Topology {
             return Ok(member);
         }
         let _waiting = Waiting::new(&self.waiting);
-        self.wait_for(op, pref).await
+        Box::pin(self.wait_for(op, pref)).await
     }
 
     async fn wait_for(&self, op: &OpContext, pref: &ReadPreference) -> Result<Arc<Member>> {

@@ -88,7 +88,7 @@ pub struct Stats {
     pub slow: SlowOps,
     /// Replies with `ok: 0`, what `serverStatus.asserts.user` shows.
     pub failed: Counter,
-    commands: HashMap<&'static str, CommandCount>,
+    commands: HashMap<&'static str, CommandCount, foldhash::fast::RandomState>,
     unknown: CommandCount,
 }
 

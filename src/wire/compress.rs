@@ -145,8 +145,9 @@ fn inflate_zlib(data: &[u8], size: usize) -> Option<Vec<u8>> {
     let mut state = Decompress::new(true);
     let mut out = Vec::with_capacity(size.min(INFLATE_STEP));
     loop {
+        // Not `Finish`, which takes the room there is for all there will be.
         let taken = state.total_in() as usize;
-        match state.decompress_vec(data.get(taken..)?, &mut out, FlushDecompress::Finish).ok()? {
+        match state.decompress_vec(data.get(taken..)?, &mut out, FlushDecompress::None).ok()? {
             Status::StreamEnd => return Some(out),
             // Out of room: grow towards the promised size, once.
             _ if out.len() == out.capacity() && out.len() < size => {

@@ -257,6 +257,28 @@ fn compressors_that_are_off_close_the_connection() {
 }
 
 #[test]
+fn large_messages_survive_every_compressor() {
+    // Around the steps in which a buffer grows, of content that compresses well and not at all.
+    for size in [0, 1, 65_536, 261_900, 262_143, 262_144, 262_145, 524_288, 524_289, 1_048_577, 5_000_000] {
+        let mut seed = 9_u64;
+        let noise = std::iter::repeat_with(|| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 56) as u8
+        });
+        for bytes in [vec![0; size], noise.take(size).collect()] {
+            let doc = rawdoc! {"ping": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes }, "$db": "a"};
+            let plain = frame(2013, &[&[0; 4][..], &kind0(doc.as_bytes())].concat());
+            for compressor in Compressor::OFFERED {
+                let mut out = BytesMut::from(&plain[..]);
+                compress::wrap(compressor, &mut out, 0);
+                let message = decode(out.freeze());
+                assert!(message.is_ok_and(|m| m.body == doc.as_bytes()), "{compressor:?}, {size} bytes");
+            }
+        }
+    }
+}
+
+#[test]
 fn replies_answer_checksum_and_compressor_in_kind() {
     let request = decode(with_checksum(0, &[kind0(ping().as_bytes())])).unwrap();
     for compressor in [None, Some(Compressor::Zlib)] {

@@ -249,8 +249,11 @@ impl Drop for Closed {
 
 /// Waits at the gate; a request that waited goes on with the newest routing.
 pub async fn enter(ctx: &mut Ctx, request: &Request) -> Result<()> {
+    if !ctx.router.ddl.gate.is_closed() {
+        return Ok(());
+    }
     let gate = ctx.router.ddl.gate.clone();
-    if gate.is_closed() && gate.pass(&ctx.op, request).await? {
+    if Box::pin(gate.pass(&ctx.op, request)).await? {
         ctx.snapshot = ctx.router.catalog.snapshot();
     }
     match ctx.snapshot.closed.is_empty() {

@@ -16,7 +16,7 @@ use super::stages;
 use crate::bsonx::{self, Writer};
 use crate::catalog::model::{Namespace, ShardId};
 use crate::catalog::snapshot::CollectionRouting;
-use crate::command::{Ctx, Reply, Request, lookup};
+use crate::command::{Ctx, Reply, Request, lookup, refuse_internal};
 use crate::error::{Code, Error, Result};
 use crate::shard::ShardReply;
 use crate::target::{Reason, Route};
@@ -140,6 +140,7 @@ fn arguments(request: &Request) -> Result<(&RawDocument, Verbosity)> {
         RawBsonRef::Document(inner) => inner,
         other => return Err(wrong_type("explain", "explain", other, "object")),
     };
+    refuse_internal(inner)?;
     for element in request.body().iter_elements().skip(1) {
         let key = element?.key().as_str();
         if key != "verbosity" && !is_generic(key) {

@@ -31,7 +31,7 @@ pub fn find<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Repl
         }
         match ctx.place(&ns) {
             Place::Nowhere => Ok(empty_result(ns.as_str())),
-            Place::Config => ctx.read_config(request, &ns).await,
+            Place::Config => Box::pin(ctx.read_config(request, &ns)).await,
             Place::Unsharded(shard) => {
                 ctx.refuse_sharded_view(&ns).await?;
                 ctx.router.stats.targeted.find.count(Hosts::Unsharded);
@@ -41,7 +41,8 @@ pub fn find<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Repl
                 let route = ctx.route(&coll, args.filter, args.collation, &ctx.router.stats.targeted.find)?;
                 match route.single() {
                     Some(shard) => find_on_one(ctx, request, &ns, &args, shard).await,
-                    None => find_on_many(ctx, request, &ns, &args, &route).await,
+                    // Boxed: the usual find's future stays small.
+                    None => Box::pin(find_on_many(ctx, request, &ns, &args, &route)).await,
                 }
             }
         }

@@ -37,44 +37,41 @@ impl<'a> FindArgs<'a> {
     /// Reads the arguments in one pass.
     pub fn scan(body: &'a RawDocument) -> Self {
         let mut args = FindArgs::default();
-        for element in body.iter_elements() {
-            let Ok(element) = element else {
-                args.odd = true;
-                break;
-            };
-            let key = element.key().as_str();
+        let bytes = body.as_bytes();
+        for field in bsonx::fields(bytes) {
             // What is not the find's own is not decoded.
-            if key.starts_with('$') && key != "$_requestResumeToken" || matches!(key, "lsid" | "comment" | "let") {
+            let foreign = field.key.starts_with(b"$") && field.key != b"$_requestResumeToken";
+            if foreign || matches!(field.key, b"find" | b"lsid" | b"comment" | b"let") {
                 continue;
             }
-            match element.value() {
-                Ok(value) => args.field(key, value),
-                Err(_) => args.odd = true,
+            match field.decode(bytes) {
+                Some(value) => args.field(field.key, value),
+                None => args.odd = true,
             }
         }
         args.odd |= args.await_data && !args.tailable;
         args
     }
 
-    fn field(&mut self, key: &str, value: RawBsonRef<'a>) {
+    fn field(&mut self, key: &[u8], value: RawBsonRef<'a>) {
         match key {
-            "filter" => self.filter = self.document(value),
-            "sort" => self.sort = self.document(value),
-            "projection" => self.projection = self.document(value),
-            "collation" => self.collation = self.document(value),
-            "readConcern" => self.read_concern = self.document(value),
-            "skip" => self.skip = self.number(value).unwrap_or(0),
-            "limit" => self.limit = self.number(value).unwrap_or(0),
-            "batchSize" => self.batch_size = self.number(value),
-            "singleBatch" => self.single_batch = self.boolean(value),
-            "tailable" => self.tailable = self.boolean(value),
-            "awaitData" => self.await_data = self.boolean(value),
-            "noCursorTimeout" => self.no_timeout = self.boolean(value),
-            "allowPartialResults" => self.allow_partial = self.boolean(value),
-            "returnKey" => self.return_key = self.boolean(value),
-            "$_requestResumeToken" => self.resume_token = self.boolean(value),
+            b"filter" => self.filter = self.document(value),
+            b"sort" => self.sort = self.document(value),
+            b"projection" => self.projection = self.document(value),
+            b"collation" => self.collation = self.document(value),
+            b"readConcern" => self.read_concern = self.document(value),
+            b"skip" => self.skip = self.number(value).unwrap_or(0),
+            b"limit" => self.limit = self.number(value).unwrap_or(0),
+            b"batchSize" => self.batch_size = self.number(value),
+            b"singleBatch" => self.single_batch = self.boolean(value),
+            b"tailable" => self.tailable = self.boolean(value),
+            b"awaitData" => self.await_data = self.boolean(value),
+            b"noCursorTimeout" => self.no_timeout = self.boolean(value),
+            b"allowPartialResults" => self.allow_partial = self.boolean(value),
+            b"returnKey" => self.return_key = self.boolean(value),
+            b"$_requestResumeToken" => self.resume_token = self.boolean(value),
             // Gone since 5.1; a server says so.
-            "ntoreturn" => self.odd = true,
+            b"ntoreturn" => self.odd = true,
             _ => {}
         }
     }

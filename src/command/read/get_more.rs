@@ -41,7 +41,6 @@ impl<'a> Args<'a> {
                 },
                 "batchSize" => batch_size = not_negative("getMore", "batchSize", element.value()?)?,
                 "maxTimeMS" => has_max_time = true,
-                "term" | "lastKnownCommittedOpTime" => {}
                 key if is_generic(key) => {}
                 key => {
                     return Err(Error::with_code(40415, format!("BSON field 'getMore.{key}' is an unknown field.")));

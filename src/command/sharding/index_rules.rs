@@ -58,7 +58,11 @@ impl IndexSpec {
 
     pub fn is_id_index(&self) -> bool {
         let mut fields = self.key.iter().flatten();
-        fields.next().is_some_and(|(k, _)| k.as_str() == "_id") && fields.next().is_none()
+        // `{_id: "hashed"}` is an index like any other.
+        let is_id = |(key, value): (&bson::raw::CStr, _)| {
+            key.as_str() == "_id" && bsonx::as_int(value).is_some_and(|n| n.abs() == 1)
+        };
+        fields.next().is_some_and(is_id) && fields.next().is_none()
     }
 
     /// Whether the index key begins with the whole shard key, field by field.

@@ -1,0 +1,45 @@
+"""What strangers send must not reach the servers behind the router, nor hold up others: cases that once did harm."""
+
+import os
+
+import pymongo
+from bson import Int64
+from cluster import ClusterCase
+
+
+class Hostile(ClusterCase):
+    setup = {"shards": 2}
+
+    def test_fields_of_servers_among_themselves(self):
+        """A find with `term` once made a primary step down; a large one ended its process at every start."""
+        self.db.u.insert_one({"_id": 1})
+        for fields in [{"term": Int64(1)}, {"term": Int64(2**40)}, {"shardVersion": [1, 2]}, {"databaseVersion": {}}]:
+            self.assertFails(40415, self.db.command, {"find": "u", **fields})
+            self.assertFails(40415, self.db.command, {"explain": {"find": "u", **fields}})
+            self.assertFails(40415, self.db.command, {"aggregate": "u", "pipeline": [], "cursor": {}, **fields})
+        self.assertFails(40415, self.db.command, {"getMore": Int64(5), "collection": "u", "term": Int64(7)})
+        self.assertFails(40415, self.db.command, {"getMore": Int64(5), "collection": "u", "lastKnownCommittedOpTime": {}})
+        for shard in self.cluster.layout["shards"]:
+            self.assertTrue(self.cluster.shard_client(shard["name"]).admin.command("hello")["isWritablePrimary"])
+        self.assertEqual(self.db.u.count_documents({}), 1)
+
+    def test_large_compressed_messages(self):
+        """zlib requests above 256 KiB once closed the connection."""
+        client = self.enterContext(pymongo.MongoClient(self.cluster.uri, compressors="zlib"))
+        for size in [200_000, 261_937, 270_000, 1_000_000, 9_000_000]:
+            data = os.urandom(size)
+            client[self.db.name].z.insert_one({"_id": size, "x": data})
+            self.assertEqual(client[self.db.name].z.find_one({"_id": size})["x"], data)
+
+    def test_every_shard_has_the_index_of_the_key(self):
+        """A hashed `_id` was taken for the index that every collection has."""
+        for number, key in enumerate([{"_id": "hashed"}, {"_id": 1}, {"k": "hashed"}, {"_id": "hashed", "x": 1}, {"k": 1, "_id": 1}]):
+            name = f"i{number}"
+            self.shard(name, key)
+            indexes = []
+            for shard in self.cluster.layout["shards"]:
+                coll = self.cluster.shard_client(shard["name"])[self.db.name][name]
+                indexes.append({index: info["key"] for index, info in coll.index_information().items()})
+            owners = [found for found in indexes if found]
+            self.assertTrue(all(found == owners[0] for found in owners), (key, indexes))
+            self.assertIn(list(key.items()), owners[0].values(), key)
