@@ -260,7 +260,7 @@ async fn a_thousand_at_once() {
     let Some(binary) = mongod() else { return };
     let _one = ONE.lock().await;
     let set = Set::start(binary, "many", 0, 1, &[]).await;
-    let registry = registry(Pool::default());
+    let registry = registry(Pool { max_size: 200, ..Pool::default() });
     let shard = connect(&registry, &set);
     let start = Instant::now();
     let tasks: Vec<_> = (0..1000)
