@@ -249,16 +249,16 @@ impl Drop for Closed {
 
 /// Waits at the gate; a request that waited goes on with the newest routing.
 pub async fn enter(ctx: &mut Ctx, request: &Request) -> Result<()> {
-    if !ctx.router.ddl.gate.is_closed() {
-        return Ok(());
-    }
-    let gate = ctx.router.ddl.gate.clone();
-    if Box::pin(gate.pass(&ctx.op, request)).await? {
-        ctx.snapshot = ctx.router.catalog.snapshot();
+    // Boxed: nearly always neither has anything to hold.
+    if ctx.router.ddl.gate.is_closed() {
+        let gate = ctx.router.ddl.gate.clone();
+        if Box::pin(gate.pass(&ctx.op, request)).await? {
+            ctx.snapshot = ctx.router.catalog.snapshot();
+        }
     }
     match ctx.snapshot.closed.is_empty() {
         true => Ok(()),
-        false => until_open(ctx, request).await,
+        false => Box::pin(until_open(ctx, request)).await,
     }
 }
 
