@@ -4,6 +4,7 @@ use bson::raw::RawBsonRef;
 use bson::{RawArray, RawDocument};
 
 use super::CommandSpec;
+use super::read::stages;
 use crate::bsonx;
 use crate::catalog::model::Namespace;
 use crate::error::{Code, Error, Result};
@@ -79,7 +80,11 @@ impl Generic {
                 b"autocommit" => generic.in_transaction = !bsonx::is_true(value()?),
                 b"startTransaction" => generic.start_transaction = bsonx::is_true(value()?),
                 b"writeConcern" => generic.has_write_concern = true,
-                b"readConcern" => generic.has_read_concern = true,
+                b"readConcern" => {
+                    generic.has_read_concern = true;
+                    refuse_after_op_time(value()?)?;
+                }
+                b"pipeline" if field.kind == bsonx::kind::ARRAY => refuse_internal_stages(value()?)?,
                 b"$readPreference" => generic.has_read_preference = true,
                 b"comment" => generic.has_comment = true,
                 b"help" => generic.help = matches!(value()?, RawBsonRef::Boolean(true)),
@@ -112,6 +117,16 @@ fn is_internal(key: &[u8]) -> bool {
             | b"databaseVersion"
             | b"$replData"
             | b"$oplogQueryData"
+            | b"$configServerState"
+            | b"$configTime"
+            | b"$topologyTime"
+            | b"$audit"
+            | b"$client"
+            | b"tracking_info"
+            | b"mayBypassWriteBlocking"
+            | b"coordinator"
+            | b"clientOperationKey"
+            | b"isMapReduceCommand"
     )
 }
 
@@ -120,15 +135,29 @@ fn internal_field(key: &[u8]) -> Error {
     Error::with_code(40415, format!("BSON field '{name}' is an unknown field: it is for servers among themselves"))
 }
 
-/// Refuses a command inside another one (explain) that has such fields.
+fn refuse_after_op_time(read_concern: RawBsonRef<'_>) -> Result<()> {
+    match read_concern {
+        RawBsonRef::Document(concern) if bsonx::get(concern, "afterOpTime").is_some() => {
+            Err(internal_field(b"readConcern.afterOpTime"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn refuse_internal_stages(pipeline: RawBsonRef<'_>) -> Result<()> {
+    pipeline.as_array().map_or(Ok(()), stages::refuse_internal)
+}
+
+/// Refuses what servers alone may say in a command inside another one (explain).
 ///
 /// # Errors
-/// 40415, naming the field.
+/// 40415, naming the field; 5491300, naming the stage.
 pub fn refuse_internal(command: &RawDocument) -> Result<()> {
-    match bsonx::fields(command.as_bytes()).find(|f| is_internal(f.key)) {
-        Some(field) => Err(internal_field(field.key)),
-        None => Ok(()),
+    if let Some(field) = bsonx::fields(command.as_bytes()).find(|f| is_internal(f.key)) {
+        return Err(internal_field(field.key));
     }
+    bsonx::get(command, "readConcern").map_or(Ok(()), refuse_after_op_time)?;
+    bsonx::get(command, "pipeline").map_or(Ok(()), refuse_internal_stages)
 }
 
 fn bad_value(key: &[u8]) -> Error {

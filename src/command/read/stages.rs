@@ -78,23 +78,57 @@ fn collect(db: &str, pipeline: &RawArray, found: &mut SmallVec<[Foreign; 2]>, de
             "$merge" => add("$merge", field("into").or(Some(argument)), true),
             _ => {}
         }
-        match name {
-            "$lookup" | "$unionWith" => {
-                if let Some(RawBsonRef::Array(inner)) = field("pipeline") {
-                    collect(db, inner, found, depth + 1);
-                }
-            }
-            "$facet" => {
-                for facet in spec.into_iter().flat_map(|s| s.iter_elements()).map_while(std::result::Result::ok) {
-                    if let Ok(RawBsonRef::Array(inner)) = facet.value() {
-                        collect(db, inner, found, depth + 1);
-                    }
-                }
-            }
-            _ => {}
-        }
+        nested(name, argument).for_each(|inner| collect(db, inner, found, depth + 1));
     }
 }
+
+/// The pipelines inside a stage.
+fn nested<'a>(name: &str, argument: RawBsonRef<'a>) -> impl Iterator<Item = &'a RawArray> + use<'a> {
+    let spec = argument.as_document();
+    let named = match name {
+        "$lookup" | "$unionWith" => Some("pipeline"),
+        "$merge" => Some("whenMatched"),
+        _ => None,
+    };
+    let one = spec.zip(named).and_then(|(spec, name)| bsonx::array(spec, name));
+    let facets = spec.filter(|_| name == "$facet").into_iter().flat_map(RawDocument::iter_elements);
+    let facets = facets.map_while(std::result::Result::ok).filter_map(|facet| facet.value().ok()?.as_array());
+    one.into_iter().chain(facets)
+}
+
+/// Refuses what servers tell each other in pipelines; a shard obeys it, and may abort at a part of a `$group` that no
+/// server has made. For pipelines of clients: the router's own have such parts.
+///
+/// # Errors
+/// 5491300, as a server answers to most of these; BadValue (2) for pipelines nested too deep to be looked through.
+pub fn refuse_internal(pipeline: &RawArray) -> Result<()> {
+    refuse(pipeline, 0)
+}
+
+fn refuse(pipeline: &RawArray, depth: usize) -> Result<()> {
+    if depth > MAX_NESTING {
+        return Err(Error::new(Code::BadValue, format!("Pipelines may be nested {MAX_NESTING} levels deep")));
+    }
+    // A stage with several fields is no stage to a server; each is looked at all the same.
+    let stages = pipeline.into_iter().map_while(std::result::Result::ok).filter_map(|value| value.as_document());
+    for element in stages.flat_map(RawDocument::iter_elements).map_while(std::result::Result::ok) {
+        let name = element.key().as_str();
+        let Ok(argument) = element.value() else { continue };
+        let merges = name == "$group" && argument.as_document().is_some_and(|g| bsonx::get(g, "$doingMerge").is_some());
+        let internal = name.starts_with("$_") && !HARMLESS.contains(&name) || name == "$mergeCursors";
+        if merges || internal {
+            let what = if merges { "$doingMerge" } else { name };
+            return Err(Error::with_code(5_491_300, format!("{what} is not allowed in user requests")));
+        }
+        for inner in nested(name, argument) {
+            refuse(inner, depth + 1)?;
+        }
+    }
+    Ok(())
+}
+
+/// Internal stages that change nothing but how a server plans: people use them to try plans out.
+const HARMLESS: &[&str] = &["$_internalInhibitOptimization", "$_internalSplitPipeline"];
 
 /// `"coll"` or `{db: "db", coll: "coll"}`.
 fn namespace(db: &str, target: RawBsonRef<'_>) -> Option<Namespace> {
@@ -174,5 +208,41 @@ mod tests {
         assert_eq!(stages(&many(1001)).unwrap_err().code(), 9);
         let good = array(rawdoc! { "$match": { "a": 1 } });
         assert_eq!(leading_match(&stages(&good).unwrap()), Some(&*rawdoc! { "a": 1 }));
+    }
+
+    #[test]
+    fn what_servers_tell_each_other_is_refused() {
+        let merge = || rawdoc! { "$group": { "_id": 1, "$doingMerge": true, "a": { "$sum": "$x" } } };
+        let code =
+            |stages: &[bson::RawDocumentBuf]| refuse_internal(&pipeline(stages)).map_or_else(|e| e.code(), |()| 0);
+        let within = |inner: bson::RawDocumentBuf| {
+            [
+                rawdoc! { "$lookup": { "from": "c", "as": "x", "pipeline": [inner.clone()] } },
+                rawdoc! { "$unionWith": { "coll": "c", "pipeline": [{ "$match": {} }, inner.clone()] } },
+                rawdoc! { "$facet": { "a": [{ "$match": {} }], "b": [inner.clone()] } },
+                rawdoc! { "$merge": { "into": "c", "whenMatched": [inner] } },
+            ]
+        };
+        let refused = [
+            merge(),
+            rawdoc! { "$mergeCursors": { "remotes": [] } },
+            rawdoc! { "$_internalApplyOplogUpdate": {} },
+            rawdoc! { "$match": {}, "$_unpackBucket": {} },
+        ];
+        for stage in refused {
+            assert_eq!(code(std::slice::from_ref(&stage)), 5_491_300, "{stage:?}");
+            for outer in within(stage) {
+                assert_eq!(code(&[rawdoc! { "$match": {} }, outer.clone()]), 5_491_300, "{outer:?}");
+                assert_eq!(code(&within(outer)), 5_491_300);
+            }
+        }
+        let allowed = [
+            rawdoc! { "$group": { "_id": "$doingMerge", "n": { "$sum": 1 } } },
+            rawdoc! { "$_internalInhibitOptimization": {} },
+            rawdoc! { "$merge": { "into": "c", "whenMatched": "replace" } },
+        ];
+        assert_eq!(code(&allowed), 0);
+        let deep = (0..MAX_NESTING + 2).fold(merge(), |inner, _| rawdoc! { "$facet": { "a": [inner] } });
+        assert_eq!(code(&[deep]), 2);
     }
 }

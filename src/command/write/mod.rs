@@ -23,10 +23,12 @@ mod strategy;
 mod update;
 mod upsert;
 
-use bson::rawdoc;
+use bson::{RawDocument, rawdoc};
 use futures_util::future::BoxFuture;
 
+use super::read::stages;
 use super::{Access, CommandSpec, Ctx, Reply, Request};
+use crate::bsonx::{self, kind};
 use crate::catalog::model::{Namespace, ShardId};
 use crate::error::{Code, Error, Result};
 use crate::shard::{ReadPreference, Retryable};
@@ -88,9 +90,26 @@ fn run_find_and_modify<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, 
 /// What is the same for all of them.
 fn begin(request: &Request) -> Result<Namespace> {
     let ns = request.namespace()?;
+    refuse_internal_changes(request)?;
     match ns.db() {
         "local" => Err(Error::new(Code::IllegalOperation, "The database 'local' cannot be written through the router")),
         _ => Ok(ns),
+    }
+}
+
+/// A change may be a pipeline, in which servers tell each other what clients must not: see [`stages::refuse_internal`].
+fn refuse_internal_changes(request: &Request) -> Result<()> {
+    let refuse = |holder: &RawDocument, name: &str| {
+        // Mostly it is no pipeline, and nothing is decoded.
+        match bsonx::find(holder.as_bytes(), name).filter(|change| change.kind == kind::ARRAY) {
+            Some(_) => bsonx::array(holder, name).map_or(Ok(()), stages::refuse_internal),
+            None => Ok(()),
+        }
+    };
+    match request.spec.name {
+        "update" => request.message.documents("updates").flatten().try_for_each(|statement| refuse(statement, "u")),
+        "findAndModify" => refuse(request.body(), "update"),
+        _ => Ok(()),
     }
 }
 
