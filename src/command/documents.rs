@@ -7,7 +7,6 @@ use bytes::Bytes;
 use super::Ctx;
 use super::read::merged::is_unreachable;
 use super::read::{config::documents_aggregate, pass::OpenCursor};
-use crate::bsonx;
 use crate::error::{Code, Error, Result};
 use crate::shard::{ReadPreference, Retryable, ShardReply};
 use crate::wire::OutMsg;
@@ -52,16 +51,5 @@ pub async fn matching(ctx: &Ctx, docs: Vec<RawDocumentBuf>, filter: &RawDocument
     if OpenCursor::read(&reply.body)?.is_some() {
         return Err(Error::new(Code::BSONObjectTooLarge, "The result is larger than one batch; use a narrower filter"));
     }
-    Ok(first_batch(reply.doc()))
-}
-
-/// The documents of a cursor reply's first batch.
-pub fn first_batch(reply: &RawDocument) -> Vec<RawDocumentBuf> {
-    batch(reply, "firstBatch")
-}
-
-pub fn batch(reply: &RawDocument, name: &str) -> Vec<RawDocumentBuf> {
-    let batch = bsonx::doc(reply, "cursor").and_then(|c| bsonx::array(c, name));
-    let docs = batch.into_iter().flat_map(|b| b.into_iter().flatten());
-    docs.filter_map(|d| d.as_document().map(RawDocument::to_owned)).collect()
+    Ok(reply.batch().map(RawDocument::to_owned).collect())
 }

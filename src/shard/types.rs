@@ -50,6 +50,13 @@ impl ShardReply {
         if self.ok() { Ok(self) } else { Err(self.error()) }
     }
 
+    /// The documents of a cursor's batch, the first one or a further one.
+    pub fn batch(&self) -> impl Iterator<Item = &RawDocument> {
+        let cursor = bsonx::doc(self.doc(), "cursor");
+        let batch = cursor.and_then(|c| bsonx::array(c, "firstBatch").or_else(|| bsonx::array(c, "nextBatch")));
+        batch.into_iter().flat_map(|b| b.into_iter().map_while(std::result::Result::ok)).filter_map(|v| v.as_document())
+    }
+
     /// The `ok: 0` reply as an error whose source is this shard.
     pub fn error(&self) -> Error {
         Error::from_reply(&self.shard, self.doc())

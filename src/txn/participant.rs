@@ -308,9 +308,7 @@ impl Member {
         let msg = OutMsg::new(body.finish());
         let reply =
             router.send(op, &self.shard, &ReadPreference::PRIMARY, Retryable::Read, &msg).await?.into_result()?;
-        let batch = bsonx::doc(reply.doc(), "cursor").and_then(|c| bsonx::array(c, "firstBatch"));
-        let entry = batch.and_then(|batch| batch.into_iter().next()?.ok()?.as_document());
-        Ok(match entry.and_then(|entry| bsonx::str(entry, "state")) {
+        Ok(match reply.batch().next().and_then(|entry| bsonx::str(entry, "state")) {
             Some("committed") => Remembered::Committed,
             Some("prepared") => Remembered::Prepared,
             _ => Remembered::No,

@@ -96,7 +96,7 @@ pub async fn aggregate(ctx: &Ctx, request: &Request) -> Result<Reply> {
 async fn evaluated(ctx: &Ctx, docs: Vec<RawDocumentBuf>, rest: &RawArray) -> Result<Vec<RawDocumentBuf>> {
     let all = Some(i64::from(i32::MAX));
     let reply = documents::run(ctx, &RawDocumentBuf::new(), &docs, rest, all).await?.into_result()?;
-    Ok(documents::first_batch(reply.doc()))
+    Ok(reply.batch().map(RawDocument::to_owned).collect())
 }
 
 /// All shards' operations, by shard.
@@ -143,7 +143,7 @@ fn renamed(shard: &str) -> Document {
 
 /// A cursor's documents to its end.
 async fn all_batches(ctx: &Ctx, reply: ShardReply) -> Result<Vec<RawDocumentBuf>> {
-    let mut docs = documents::first_batch(reply.doc());
+    let mut docs: Vec<_> = reply.batch().map(RawDocument::to_owned).collect();
     let Some(open) = OpenCursor::read(&reply.body)? else { return Ok(docs) };
     let (shard, server) = (reply.shard, reply.server);
     let remote =
@@ -152,7 +152,7 @@ async fn all_batches(ctx: &Ctx, reply: ShardReply) -> Result<Vec<RawDocumentBuf>
         let mut command = rawdoc! { "getMore": open.id, "collection": open.ns.coll() };
         command.append(cstr!("$db"), open.ns.db());
         let reply = ctx.send_to_server(&shard, &server, &OutMsg::from_doc(command)).await?.into_result()?;
-        docs.extend(documents::batch(reply.doc(), "nextBatch"));
+        docs.extend(reply.batch().map(RawDocument::to_owned));
         if OpenCursor::read(&reply.body)?.is_none() {
             remote.exhausted();
             return Ok(docs);

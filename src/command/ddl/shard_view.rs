@@ -12,20 +12,12 @@ use crate::wire::OutMsg;
 /// More indexes than a collection can have: one batch holds all.
 const BATCH: i32 = 1_000;
 
-/// The documents of a cursor's reply.
-pub fn batch(reply: &RawDocument) -> Vec<RawDocumentBuf> {
-    let cursor = bsonx::doc(reply, "cursor");
-    let batch = cursor.and_then(|c| bsonx::array(c, "firstBatch").or_else(|| bsonx::array(c, "nextBatch")));
-    let docs = batch.into_iter().flat_map(|b| b.into_iter().flatten());
-    docs.filter_map(|d| d.as_document().map(RawDocument::to_owned)).collect()
-}
-
 /// The shard's entry for the collection or view: `{name, type, options, info, idIndex}`.
 pub async fn collection(ctx: &Ctx, shard: &ShardId, ns: &Namespace) -> Result<Option<RawDocumentBuf>> {
     let mut command = rawdoc! { "listCollections": 1, "filter": { "name": ns.coll() } };
     command.append(cstr!("$db"), ns.db());
     let reply = ctx.send_primary(shard, Retryable::Read, &OutMsg::from_doc(command)).await?;
-    Ok(batch(reply.doc()).into_iter().next())
+    Ok(reply.batch().next().map(RawDocument::to_owned))
 }
 
 /// The uuid of the collection on this shard.
@@ -48,7 +40,7 @@ pub async fn indexes(ctx: &Ctx, shard: &ShardId, ns: &Namespace) -> Result<Vec<R
     command.append(cstr!("$db"), ns.db());
     let reply = ctx.send(shard, &ReadPreference::PRIMARY, Retryable::Read, &OutMsg::from_doc(command)).await?;
     match reply.into_result() {
-        Ok(reply) => Ok(batch(reply.doc())),
+        Ok(reply) => Ok(reply.batch().map(RawDocument::to_owned).collect()),
         Err(e) if e.is(Code::NamespaceNotFound) => Ok(Vec::new()),
         Err(e) => Err(e),
     }

@@ -75,7 +75,7 @@ pub async fn is_empty(ctx: &Ctx, shard: &ShardId, ns: &Namespace) -> Result<bool
         "readConcern": { "level": "local" },
     };
     let reply = ctx.run_on_shard(shard, ns.db(), command, Retryable::Read).await?;
-    Ok(shard_view::batch(reply.doc()).is_empty())
+    Ok(reply.batch().next().is_none())
 }
 
 /// Creates the collection with the server's defaults.

@@ -11,7 +11,6 @@ use crate::bsonx;
 use crate::catalog::model::ShardId;
 use crate::catalog::snapshot::CollectionRouting;
 use crate::command::Ctx;
-use crate::command::ddl::shard_view;
 use crate::error::Result;
 use crate::shard::Retryable;
 use crate::target;
@@ -27,10 +26,10 @@ pub async fn collect(ctx: &Ctx, shard: &ShardId, routing: &CollectionRouting) ->
     let mut moved = 0;
     loop {
         let mut by_owner: BTreeMap<ShardId, Vec<RawDocumentBuf>> = BTreeMap::new();
-        for doc in shard_view::batch(reply.doc()) {
-            let owner = target::document(&doc, routing)?;
+        for doc in reply.batch() {
+            let owner = target::document(doc, routing)?;
             if owner != *shard {
-                by_owner.entry(owner).or_default().push(doc);
+                by_owner.entry(owner).or_default().push(doc.to_owned());
             }
         }
         for (owner, docs) in &by_owner {
@@ -102,5 +101,5 @@ async fn is_there(ctx: &Ctx, doc: &RawDocument, shard: &ShardId, routing: &Colle
         "readConcern": { "level": "majority" },
     };
     let found = ctx.run_on_shard(shard, ns.db(), find, Retryable::Read).await?;
-    Ok(shard_view::batch(found.doc()).iter().any(|there| **there == *doc))
+    Ok(found.batch().any(|there| there == doc))
 }

@@ -65,7 +65,7 @@ impl Single<'_> {
         let mut best: Option<ShardReply> = None;
         for (_, outcome) in self.ctx.broadcast(&route.shards, Retryable::Read, msg).await {
             let reply = outcome?.into_result()?;
-            let better = match (first_document(reply.doc()), best.as_ref().and_then(|b| first_document(b.doc()))) {
+            let better = match (reply.batch().next(), best.as_ref().and_then(|b| b.batch().next())) {
                 (None, _) => false,
                 (Some(_), None) => true,
                 (Some(new), Some(old)) => before(order, new, old),
@@ -89,19 +89,8 @@ fn before(order: &SortOrder, new: &RawDocument, old: &RawDocument) -> bool {
     }
 }
 
-/// The only document of a `find`'s reply.
-pub fn first_document(reply: &RawDocument) -> Option<&RawDocument> {
-    let batch = bsonx::array(bsonx::doc(reply, "cursor")?, "firstBatch")?;
-    batch.into_iter().next()?.ok()?.as_document()
-}
-
-/// How many documents the first batch has.
-pub fn documents(reply: &RawDocument) -> usize {
-    bsonx::doc(reply, "cursor").and_then(|c| bsonx::array(c, "firstBatch")).map_or(0, |batch| batch.into_iter().count())
-}
-
 fn found(reply: &ShardReply) -> Option<Found> {
-    let id = bsonx::get(first_document(reply.doc())?, "_id")?;
+    let id = bsonx::get(reply.batch().next()?, "_id")?;
     Some((reply.shard.clone(), RawBson::from(id)))
 }
 

@@ -53,8 +53,8 @@ impl Single<'_> {
     async fn what_if(&self, txn: &mut Participant, filter: &RawDocument) -> Result<Option<WhatIf>> {
         let op = &self.ctx.op;
         let found = txn.run(op, self.find_matching(filter), None).await?;
-        let Some(before) = super::locate::first_document(found.doc()) else { return Ok(None) };
-        if super::locate::documents(found.doc()) > 1 {
+        let Some(before) = found.batch().next() else { return Ok(None) };
+        if found.batch().nth(1).is_some() {
             return Err(Error::new(
                 Code::IllegalOperation,
                 "Under this collation several documents have the _id of the document whose shard key would change; update \

@@ -5,7 +5,6 @@
 
 use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
-use super::locate::first_document;
 use super::single::{Attempt, Single, Written, write_error};
 use super::strategy::Plan;
 use crate::bsonx;
@@ -67,7 +66,7 @@ impl Single<'_> {
     /// The document with this `_id` as the transaction sees it.
     pub async fn read_back(&self, txn: &mut Participant, id: RawBsonRef<'_>) -> Result<Option<RawDocumentBuf>> {
         let reply = txn.run(&self.ctx.op, self.find_id(id), None).await?;
-        Ok(first_document(reply.doc()).map(RawDocument::to_owned))
+        Ok(reply.batch().next().map(RawDocument::to_owned))
     }
 
     /// The shard a document belongs to.
