@@ -1,7 +1,7 @@
 //! One client operation while it runs: its deadline, its cancellation, and what `currentOp` shows of it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
@@ -161,6 +161,26 @@ impl OpContext {
         }
     }
 
+    /// Ends when the operation's time is up: never without a deadline.
+    pub async fn time_up(&self) {
+        match self.deadline {
+            Some(end) => tokio::time::sleep_until(end.into()).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Work that does not look after itself, ended by the operation's cancellation or deadline.
+    ///
+    /// # Errors
+    /// What stopped the operation.
+    pub async fn bounded<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        tokio::select! {
+            () = self.cancel().cancelled() => Err(self.cancelled_error()),
+            () = self.time_up() => Err(Self::timeout_error()),
+            done = work => Ok(done),
+        }
+    }
+
     pub fn cancelled_error(&self) -> Error {
         match *self.record.why.lock() {
             Some(Cancelled::ClientDisconnect) => {
@@ -181,7 +201,6 @@ impl OpContext {
 pub struct OpRegistry {
     running: DashMap<u32, Arc<OpRecord>, foldhash::fast::RandomState>,
     next: AtomicU32,
-    total: AtomicI64,
 }
 
 impl OpRegistry {
@@ -194,7 +213,6 @@ impl OpRegistry {
         deadline: Option<Instant>,
     ) -> (OpContext, OpGuard) {
         let id = self.next.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        self.total.fetch_add(1, Ordering::Relaxed);
         let record = Arc::new(OpRecord {
             id,
             client,

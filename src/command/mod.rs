@@ -138,7 +138,7 @@ impl Ctx {
 
     /// The same operation on a snapshot that shows whatever any router did before.
     pub async fn confirmed(&self) -> Result<Ctx> {
-        sharding::bounded(self, self.router.catalog.confirm()).await?;
+        self.op.bounded(self.router.catalog.confirm()).await??;
         Ok(self.refreshed())
     }
 

@@ -115,7 +115,7 @@ impl Gate {
                 break;
             }
             parked.get_or_insert_with(|| self.park(op.id()));
-            wait(op, notified).await?;
+            op.bounded(notified).await?;
         }
         Ok(())
     }
@@ -135,22 +135,9 @@ fn touched(request: &Request) -> impl Iterator<Item = (&str, Option<&str>)> {
     let target = body.filter(|_| request.spec.name == "aggregate").and_then(|body| written_by(body, db));
     source.into_iter().chain(target.map(|(db, coll)| (db, Some(coll))))
 }
+
 /// Commands without a collection that see or change all of a database.
 const WHOLE_DATABASE: &[&str] = &["aggregate", "listCollections", "dbStats", "dropDatabase"];
-
-async fn wait(op: &OpContext, event: impl Future<Output = ()>) -> Result<()> {
-    let deadline = async {
-        match op.deadline {
-            Some(end) => tokio::time::sleep_until(end.into()).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = event => Ok(()),
-        () = op.cancel().cancelled() => Err(op.cancelled_error()),
-        () = deadline => Err(OpContext::timeout_error()),
-    }
-}
 
 fn first_string(doc: &RawDocument) -> Option<&str> {
     doc.iter_elements().next()?.ok()?.value().ok()?.as_str()
@@ -282,8 +269,8 @@ async fn until_open(ctx: &mut Ctx, request: &Request) -> Result<()> {
         });
         let Some((ns, what)) = held else { return Ok(()) };
         parked.get_or_insert_with(|| router.ddl.gate.park(ctx.op.id()));
-        let changed = async { drop(versions.changed().await) };
-        if tokio::time::timeout_at(limit, wait(&ctx.op, changed)).await.is_ok_and(|waited| waited.is_ok()) {
+        let changed = ctx.op.bounded(versions.changed());
+        if tokio::time::timeout_at(limit, changed).await.is_ok_and(|waited| waited.is_ok()) {
             continue;
         }
         ctx.op.check()?;

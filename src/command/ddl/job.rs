@@ -79,15 +79,9 @@ pub async fn run(ctx: &Ctx, what: &'static str, names: Vec<String>, args: Docume
     let mut job = Job::new(&ctx.router, intent);
     let record = job.ctx.op.record.clone();
     let mut task = tokio::spawn(async move { job.finish(drive).await });
-    let deadline = async {
-        match ctx.op.deadline {
-            Some(end) => tokio::time::sleep_until(end.into()).await,
-            None => std::future::pending().await,
-        }
-    };
     let outcome = tokio::select! {
         outcome = &mut task => outcome,
-        () = deadline => {
+        () = ctx.op.time_up() => {
             tracing::info!(what, ?names, "the client's time is up; the change goes on in the background");
             return Err(OpContext::timeout_error());
         }

@@ -64,7 +64,7 @@ pub async fn run(ctx: &Ctx, request: &Request) -> Result<Reply> {
     if name == Some("") {
         return Err(Error::new(Code::BadValue, "shard name cannot be empty"));
     }
-    let id = super::bounded(ctx, add(ctx, &seeds, name)).await?;
+    let id = ctx.op.bounded(add(ctx, &seeds, name)).await??;
     Ok(Reply::ok(rawdoc! { "shardAdded": &*id }))
 }
 

@@ -20,7 +20,6 @@ use bson::{RawDocumentBuf, cstr, rawdoc};
 use super::{Access, CatalogUse, CommandSpec, Ctx, Reply};
 use crate::catalog::model::ShardId;
 use crate::error::Result;
-use crate::op::OpContext;
 use crate::shard::{Retryable, ShardReply};
 use crate::wire::OutMsg;
 
@@ -116,19 +115,4 @@ fn plain_failure(message: String) -> Reply {
 /// `{w: "majority"}`, for what has to be there before the catalog says so.
 fn majority() -> RawDocumentBuf {
     rawdoc! { "w": "majority", "wtimeout": 60_000 }
-}
-
-/// Work that does not go through the shard layer, ended by the operation's deadline or cancellation.
-pub async fn bounded<T>(ctx: &Ctx, work: impl Future<Output = Result<T>>) -> Result<T> {
-    let deadline = async {
-        match ctx.op.remaining() {
-            Some(left) => tokio::time::sleep(left).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = ctx.op.cancel().cancelled() => Err(ctx.op.cancelled_error()),
-        () = deadline => Err(OpContext::timeout_error()),
-        done = work => done,
-    }
 }
