@@ -24,21 +24,8 @@ pub fn brief(out: &mut String, doc: &RawDocument, limit: usize) {
 
 /// Appends a JSON string.
 pub fn quote(out: &mut String, text: &str) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            c if u32::from(c) < 0x20 => {
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
+    // Writing to a string does not fail.
+    let _ = write!(out, "{}", serde_json::Value::from(text));
 }
 
 fn document(out: &mut String, doc: &RawDocument, end: usize, depth: usize) {
@@ -147,13 +134,8 @@ fn text(out: &mut String, text: &str) {
 }
 
 fn binary(out: &mut String, subtype: BinarySubtype, bytes: &[u8]) -> std::fmt::Result {
-    if subtype == BinarySubtype::Uuid && bytes.len() == 16 {
-        out.push_str(r#"{"$uuid":""#);
-        for (i, byte) in bytes.iter().enumerate() {
-            let dash = if matches!(i, 4 | 6 | 8 | 10) { "-" } else { "" };
-            write!(out, "{dash}{byte:02x}")?;
-        }
-        return write!(out, r#""}}"#);
+    if let (BinarySubtype::Uuid, Ok(id)) = (subtype, uuid::Uuid::from_slice(bytes)) {
+        return write!(out, r#"{{"$uuid":"{id}"}}"#);
     }
     let shown = STANDARD.encode(&bytes[..bytes.len().min(BINARY)]);
     let more = if bytes.len() > BINARY { format!("… ({} bytes)", bytes.len()) } else { String::new() };

@@ -158,7 +158,7 @@ impl Ctx {
         let elapsed = self.op.record.started.elapsed();
         let stats = &self.router.stats;
         // A shard's reply that was passed on may be a failure too.
-        let ok = bsonx::find(&reply.body, "ok").is_some_and(|ok| reply.body[ok.range()].iter().any(|b| *b != 0));
+        let ok = bsonx::truthy(bsonx::view(&reply.body), "ok") == Some(true);
         stats.count_command(request.spec.name, request.statements(), ok, elapsed);
         if stats.slow.logs(elapsed) || log::verbosity_of_commands() > 0 {
             slow::report(self, request, &reply.body, elapsed);

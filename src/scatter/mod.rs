@@ -1,7 +1,7 @@
 //! Sending a command to one shard or to several at once, on behalf of one client operation.
 //!
-//! Everything a command sends to shards goes through here, so that the cluster time and the operation time
-//! are learned from every reply.
+//! What a client's operation sends and waits for goes through here, so that the cluster time and the operation time are
+//! learned from every reply.
 
 mod note;
 

@@ -4,6 +4,7 @@ use bson::{RawBsonRef, rawdoc};
 use futures_util::future::BoxFuture;
 
 use crate::bsonx;
+use crate::command::read::numbers::wrong_type;
 use crate::command::{Access, CommandSpec, Ctx, Reply, Request};
 use crate::error::{Code, Error, Result};
 
@@ -26,7 +27,7 @@ fn profile<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply
     Box::pin(async move {
         let level = match request.argument()? {
             level @ (RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::Double(_)) => bsonx::as_int(level),
-            other => return Err(wrong_type("profile", other)),
+            other => return Err(wrong_type("profile", "profile", other, "number")),
         };
         if !matches!(level, Some(-1 | 0)) {
             return Err(Error::new(
@@ -73,16 +74,6 @@ fn number(name: &str, value: RawBsonRef<'_>) -> Result<f64> {
         RawBsonRef::Int32(n) => Ok(f64::from(n)),
         RawBsonRef::Int64(n) => Ok(n as f64),
         RawBsonRef::Double(n) => Ok(n),
-        other => Err(wrong_type(name, other)),
+        other => Err(wrong_type("profile", name, other, "number")),
     }
-}
-
-fn wrong_type(name: &str, value: RawBsonRef<'_>) -> Error {
-    let kind = bsonx::type_name(value.element_type());
-    Error::new(
-        Code::TypeMismatch,
-        format!(
-            "BSON field 'profile.{name}' is the wrong type '{kind}', expected types '[long, int, decimal, double]'"
-        ),
-    )
 }

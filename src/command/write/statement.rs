@@ -75,8 +75,7 @@ impl<'a> Update<'a> {
         for element in raw.iter_elements() {
             let element = element?;
             let value = element.value()?;
-            // As on a server, null is as good as nothing.
-            if matches!(value, RawBsonRef::Null) && !matches!(element.key().as_str(), "u" | "limit" | "hint") {
+            if is_nothing(element.key().as_str(), value) {
                 continue;
             }
             match element.key().as_str() {
@@ -122,8 +121,7 @@ impl<'a> Delete<'a> {
         for element in raw.iter_elements() {
             let element = element?;
             let value = element.value()?;
-            // As on a server, null is as good as nothing.
-            if matches!(value, RawBsonRef::Null) && !matches!(element.key().as_str(), "u" | "limit" | "hint") {
+            if is_nothing(element.key().as_str(), value) {
                 continue;
             }
             match element.key().as_str() {
@@ -159,6 +157,11 @@ fn document<'a>(field: &str, value: RawBsonRef<'a>) -> Result<&'a RawDocument> {
         RawBsonRef::Document(doc) => Ok(doc),
         other => Err(wrong_type(field, other, "object")),
     }
+}
+
+/// As on a server, null is as good as nothing, but for the fields that must be there or are looked at in any case.
+fn is_nothing(name: &str, value: RawBsonRef<'_>) -> bool {
+    matches!(value, RawBsonRef::Null) && !matches!(name, "u" | "limit" | "hint")
 }
 
 fn check_hint(value: RawBsonRef<'_>) -> Result<()> {
