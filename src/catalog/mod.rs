@@ -9,6 +9,7 @@ pub mod replset;
 mod replset_apply;
 mod service;
 pub mod snapshot;
+pub mod standstill;
 pub mod store;
 #[cfg(test)]
 mod suite;

@@ -1,6 +1,5 @@
 //! Finishing transactions whose coordinator is gone.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use futures_util::StreamExt;
 
 use super::coordinator::{BEAT, records, take_over};
 use super::record::{Decision, Record};
+use crate::catalog::standstill::Standstill;
 use crate::catalog::store::ConfigReads;
 use crate::error::Result;
 use crate::router::Router;
@@ -41,30 +41,15 @@ pub fn start(router: &Arc<Router>) {
     });
 }
 
-/// The records seen before: decided or not, at which beat, and since when that has not changed by this router's clock.
-#[derive(Default)]
-struct Seen(HashMap<Uuid, (bool, i64, Instant)>);
+/// The records seen before: decided or not, at which beat.
+type Seen = Standstill<Uuid, (bool, i64)>;
 
-impl Seen {
-    /// Forgets the records that are gone.
-    fn keep(&mut self, records: &[Record]) {
-        self.0.retain(|id, _| records.iter().any(|record| record.id == *id));
-    }
-
-    /// Whether somebody other than its coordinator should finish the transaction; `me` looks. `alone` says that no other
-    /// router can be at work on this catalog.
-    fn is_abandoned(&mut self, record: &Record, me: ObjectId, alone: bool, now: Instant) -> bool {
-        let decided = record.decision != Decision::Preparing;
-        let patience = if decided { DECIDED } else { UNDECIDED };
-        let waited = match self.0.get(&record.id) {
-            Some((d, beat, since)) if (*d, *beat) == (decided, record.beat) => now.duration_since(*since),
-            _ => {
-                self.0.insert(record.id, (decided, record.beat, now));
-                Duration::ZERO
-            }
-        };
-        alone && record.owner != me || waited > patience
-    }
+/// Whether somebody other than its coordinator should finish the transaction; `me` looks. `alone` says that no other
+/// router can be at work on this catalog.
+fn is_abandoned(seen: &mut Seen, record: &Record, me: ObjectId, alone: bool, now: Instant) -> bool {
+    let decided = record.decision != Decision::Preparing;
+    let patience = if decided { DECIDED } else { UNDECIDED };
+    seen.since(record.id, (decided, record.beat), now) > patience || alone && record.owner != me
 }
 
 /// One look.
@@ -73,8 +58,8 @@ async fn sweep(router: &Arc<Router>, seen: &mut Seen) -> Result<()> {
     let alone = router.catalog.store().config_reads() == ConfigReads::Local;
     let me = router.identity.process_id;
     let mut found = records(router).await?;
-    seen.keep(&found);
-    found.retain(|record| seen.is_abandoned(record, me, alone, Instant::now()));
+    seen.keep(|id| found.iter().any(|record| record.id == *id));
+    found.retain(|record| is_abandoned(seen, record, me, alone, Instant::now()));
     let finish = |record: Record| async move {
         match take_over(router, &record).await {
             Ok(()) => tracing::info!(id = %record.id, "finished an abandoned transaction"),
@@ -98,23 +83,21 @@ mod tests {
         let record = Record::new(Vec::new(), other, DateTime::from_millis(0));
         let second = Duration::from_secs(1);
         let mut seen = Seen::default();
-        assert!(!seen.is_abandoned(&record, me, false, now));
-        assert!(!seen.is_abandoned(&record, me, false, now + UNDECIDED));
-        assert!(!seen.is_abandoned(&record.renewed(1), me, false, now + UNDECIDED * 2), "it was renewed");
-        assert!(!seen.is_abandoned(&record.renewed(1), me, false, now + UNDECIDED * 3));
-        assert!(seen.is_abandoned(&record.renewed(1), me, false, now + UNDECIDED * 3 + second));
+        assert!(!is_abandoned(&mut seen, &record, me, false, now));
+        assert!(!is_abandoned(&mut seen, &record, me, false, now + UNDECIDED));
+        assert!(!is_abandoned(&mut seen, &record.renewed(1), me, false, now + UNDECIDED * 2), "it was renewed");
+        assert!(!is_abandoned(&mut seen, &record.renewed(1), me, false, now + UNDECIDED * 3));
+        assert!(is_abandoned(&mut seen, &record.renewed(1), me, false, now + UNDECIDED * 3 + second));
         let decided = record.renewed(1).decided(Decision::Aborted, DateTime::now());
-        assert!(!seen.is_abandoned(&decided, me, false, now + UNDECIDED * 4), "it has just decided");
-        assert!(seen.is_abandoned(&decided, me, false, now + UNDECIDED * 4 + DECIDED + second));
+        assert!(!is_abandoned(&mut seen, &decided, me, false, now + UNDECIDED * 4), "it has just decided");
+        assert!(is_abandoned(&mut seen, &decided, me, false, now + UNDECIDED * 4 + DECIDED + second));
     }
 
     #[test]
     fn on_a_catalog_of_its_own_a_router_waits_for_nobody_else() {
         let (me, other, now) = (ObjectId::new(), ObjectId::new(), Instant::now());
         let mut seen = Seen::default();
-        assert!(seen.is_abandoned(&Record::new(Vec::new(), other, DateTime::now()), me, true, now));
-        assert!(!seen.is_abandoned(&Record::new(Vec::new(), me, DateTime::now()), me, true, now));
-        seen.keep(&[]);
-        assert!(seen.0.is_empty());
+        assert!(is_abandoned(&mut seen, &Record::new(Vec::new(), other, DateTime::now()), me, true, now));
+        assert!(!is_abandoned(&mut seen, &Record::new(Vec::new(), me, DateTime::now()), me, true, now));
     }
 }

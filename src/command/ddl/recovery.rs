@@ -1,6 +1,5 @@
 //! Finishing or undoing the changes of routers that are gone, and those left for later.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use bson::oid::ObjectId;
 use super::intent::{self, Intent};
 use super::job::{Drive, Job};
 use super::{capped, coll_mod, create_indexes, drop, drop_database, drop_indexes, rename};
+use crate::catalog::standstill::Standstill;
 use crate::command::sharding::{refine, shard_collection};
 use crate::error::{Code, Result};
 use crate::router::Router;
@@ -37,27 +37,13 @@ pub fn start(router: &Arc<Router>) {
     });
 }
 
-/// Other routers' intents: who owned them at which beat, and since when that has not changed, by this router's clock.
-#[derive(Default)]
-struct Seen(HashMap<String, (ObjectId, i64, Instant)>);
-
-impl Seen {
-    /// Whether the intent has not been renewed for longer than `limit`: nobody works on it.
-    fn is_abandoned(&mut self, id: &str, process: ObjectId, beat: i64, now: Instant, limit: Duration) -> bool {
-        match self.0.get(id) {
-            Some((p, b, since)) if (*p, *b) == (process, beat) => now.duration_since(*since) > limit,
-            _ => {
-                self.0.insert(id.to_owned(), (process, beat, now));
-                false
-            }
-        }
-    }
-}
+/// Other routers' intents: who owned them at which beat.
+type Seen = Standstill<String, (ObjectId, i64)>;
 
 async fn look(router: &Arc<Router>, seen: &mut Seen) -> Result<()> {
     let notes: Vec<Document> =
         intent::scan(router).await?.into_iter().filter(|doc| doc.contains_key("names")).collect();
-    seen.0.retain(|id, _| notes.iter().any(|n| n.get_str("_id").is_ok_and(|n| n == id)));
+    seen.keep(|id| notes.iter().any(|n| n.get_str("_id").is_ok_and(|n| n == id)));
     // A file has one process only: whoever wrote the others is gone.
     let alone = router.config.catalog.config_db().is_none();
     for note in notes {
@@ -71,7 +57,7 @@ async fn look(router: &Arc<Router>, seen: &mut Seen) -> Result<()> {
         // One of this process that nobody works on: its work ended between the scan and here, or it could not be removed.
         let limit = if own { PERIOD / 2 } else { intent::lifetime(router) };
         let gone = !own && (alone || Place::here().is_gone(&note));
-        if idle || gone || seen.is_abandoned(id, process, beat, Instant::now(), limit) {
+        if idle || gone || seen.since(id.to_owned(), (process, beat), Instant::now()) > limit {
             tokio::spawn(take_up(router.clone(), note));
         }
     }
@@ -155,8 +141,6 @@ fn drive(op: &str) -> Option<Drive> {
 mod tests {
     use super::*;
 
-    const GONE: Duration = Duration::from_secs(40);
-
     #[test]
     fn a_process_is_gone_only_where_that_is_known() {
         let here = Place { machine: Some("m".to_owned()), pid: std::process::id() };
@@ -168,16 +152,5 @@ mod tests {
         assert!(here.is_gone(&on("m", i64::from(std::process::id()))), "this process does not know of it");
         assert!(!here.is_gone(&bson::doc! { "router": "h:1" }));
         assert!(!Place { machine: None, pid: 2 }.is_gone(&on("m", 1 << 23)));
-    }
-
-    #[test]
-    fn an_owner_is_gone_when_it_no_longer_renews() {
-        let mut seen = Seen::default();
-        let (now, owner) = (Instant::now(), ObjectId::new());
-        assert!(!seen.is_abandoned("a", owner, 1, now, GONE));
-        assert!(!seen.is_abandoned("a", owner, 1, now + GONE, GONE));
-        assert!(!seen.is_abandoned("a", owner, 2, now + GONE * 2, GONE), "it was renewed");
-        assert!(!seen.is_abandoned("a", owner, 2, now + GONE * 3, GONE));
-        assert!(seen.is_abandoned("a", owner, 2, now + GONE * 3 + Duration::from_secs(1), GONE));
     }
 }
