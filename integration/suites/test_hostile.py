@@ -55,6 +55,11 @@ class Hostile(ClusterCase):
             client[self.db.name].z.insert_one({"_id": size, "x": data})
             self.assertEqual(client[self.db.name].z.find_one({"_id": size})["x"], data)
 
+    def test_many_fields(self):
+        """Each name was once compared with all before it."""
+        command = {"ping": 1, **{f"f{n:06}": 1 for n in range(300_000)}}
+        self.client.admin.command(command)
+
     def test_every_shard_has_the_index_of_the_key(self):
         """A hashed `_id` was taken for the index that every collection has."""
         for number, key in enumerate([{"_id": "hashed"}, {"_id": 1}, {"k": "hashed"}, {"_id": "hashed", "x": 1}, {"k": 1, "_id": 1}]):

@@ -1,5 +1,7 @@
 //! A client's command with its generic arguments read in one scan.
 
+use std::collections::HashSet;
+
 use bson::raw::RawBsonRef;
 use bson::{RawArray, RawDocument};
 
@@ -48,16 +50,13 @@ impl Generic {
         let mut generic = Generic::default();
         let bytes = body.as_bytes();
         let mut has_db = false;
-        let mut seen = 0_u64;
+        let mut seen = Seen::default();
         for (index, field) in bsonx::fields(bytes).enumerate() {
-            // Nearly always the marks differ; where two agree, the names before are compared.
-            let mark = mark(field.key);
-            if seen & mark != 0 && bsonx::fields(bytes).take(index).any(|f| f.key == field.key) {
+            if seen.is_second(bytes, index, field.key) {
                 let name = String::from_utf8_lossy(field.key);
                 let text = format!("BSON field '{name}' is a duplicate field of the command");
                 return Err(Error::with_code(40413, text));
             }
-            seen |= mark;
             let value = || field.decode(bytes).ok_or_else(|| bad_value(field.key));
             match field.key {
                 b"$db" => {
@@ -99,11 +98,34 @@ impl Generic {
     }
 }
 
-/// One bit of 64 for a name.
-fn mark(name: &[u8]) -> u64 {
-    let (first, last) = (name.first().copied().unwrap_or(0), name.last().copied().unwrap_or(0));
-    let mixed = name.len() ^ (usize::from(first) * 7) ^ (usize::from(last) * 29);
-    1 << (mixed & 63)
+/// The names of a command that were met so far.
+#[derive(Default)]
+struct Seen<'a> {
+    /// A bit for each name. Nearly always the bits differ; where two agree, the few names before are compared.
+    marks: u64,
+    /// All names, where there are more than any command has: comparing each with all before would take for ever.
+    many: HashSet<&'a [u8]>,
+}
+
+impl<'a> Seen<'a> {
+    /// Names up to which comparing is cheaper than a set.
+    const FEW: usize = 32;
+
+    /// Whether a field before number `index` of `body` has this name.
+    fn is_second(&mut self, body: &'a [u8], index: usize, name: &'a [u8]) -> bool {
+        if index > Self::FEW {
+            return !self.many.insert(name);
+        }
+        if index == Self::FEW {
+            self.many.extend(bsonx::fields(body).take(index).map(|f| f.key));
+            return !self.many.insert(name);
+        }
+        let (first, last) = (name.first().copied().unwrap_or(0), name.last().copied().unwrap_or(0));
+        let mark = 1 << ((name.len() ^ (usize::from(first) * 7) ^ (usize::from(last) * 29)) & 63);
+        let second = self.marks & mark != 0 && bsonx::fields(body).take(index).any(|f| f.key == name);
+        self.marks |= mark;
+        second
+    }
 }
 
 /// Fields by which the servers of a set and of a cluster talk to each other. A shard obeys them: a `term` from a stranger
@@ -324,5 +346,25 @@ mod tests {
         let many = many.finish();
         assert!(Generic::scan(bsonx::view(&many)).is_ok());
         assert!(Generic::scan(&rawdoc! { "ping": 1 }).is_err());
+    }
+
+    #[test]
+    fn many_fields_cost_no_more_than_their_number() {
+        let body = |last: &str| {
+            let mut body = bsonx::Writer::new();
+            body.str("ping", "").str("$db", "d");
+            for n in 0..500_000 {
+                body.int32(&format!("f{n:06}"), 1);
+            }
+            body.int32(last, 1);
+            body.finish()
+        };
+        let started = std::time::Instant::now();
+        assert!(Generic::scan(bsonx::view(&body("g"))).is_ok());
+        for twice in ["ping", "f000000", "f000029", "f000030", "f000031", "f499999"] {
+            let error = Generic::scan(bsonx::view(&body(twice))).map(|_| ()).map_err(|e| e.code());
+            assert_eq!(error, Err(40413), "{twice}");
+        }
+        assert!(started.elapsed().as_secs() < 30);
     }
 }
