@@ -87,7 +87,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
         while let Some(frame) = self.next_frame().await? {
             state.busy.store(true, Ordering::Relaxed);
             let physical = frame.len();
-            match wire::decode_accepting(frame, service.accepted()) {
+            match decode(frame, service.accepted()).await? {
                 Ok(message) => {
                     service.network().received(physical, message.logical_len());
                     if self.gone && !message.unacknowledged() {
@@ -98,7 +98,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
                 Err(Malformed::Reply { request_id, style, quiet, error }) => {
                     service.network().received(physical, physical);
                     if !quiet {
-                        let body = wire::error_reply(&error, style.form);
+                        let body = wire::error_reply(&error, style.form).into();
                         self.write(service.network(), request_id, &body, style).await?;
                     }
                 }
@@ -169,7 +169,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
         &mut self,
         network: &NetworkStats,
         response_to: i32,
-        body: &[u8],
+        body: &Bytes,
         style: ReplyStyle,
     ) -> io::Result<i32> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
@@ -178,14 +178,35 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
             network.sent(head.len() + body.len(), head.len() + body.len());
             write_both(&mut self.stream, &head, body).await?;
         } else {
-            let mut out = BytesMut::new();
-            wire::reply(id, response_to, body, style, &mut out);
-            network.sent(out.len(), wire::HEADER_LEN + body.len());
+            let body = body.clone();
+            let size = body.len();
+            let encode = move || {
+                let mut out = BytesMut::new();
+                wire::reply(id, response_to, &body, style, &mut out);
+                out
+            };
+            let out = if style.compressor.is_some() { aside(size, encode).await? } else { encode() };
+            network.sent(out.len(), wire::HEADER_LEN + size);
             self.stream.write_all(&out).await?;
         }
         self.stream.flush().await?;
         Ok(id)
     }
+}
+
+/// Bytes from which compressing or decompressing is no work for a thread that serves others too: a large message takes
+/// as long as thousands of small ones.
+const LARGE: usize = 128 * 1024;
+
+/// Does a piece of work on `size` bytes, in a thread of its own if that is many.
+async fn aside<R: Send + 'static>(size: usize, work: impl FnOnce() -> R + Send + 'static) -> io::Result<R> {
+    if size < LARGE { Ok(work()) } else { tokio::task::spawn_blocking(work).await.map_err(io::Error::other) }
+}
+
+async fn decode(frame: Bytes, accepted: wire::Accepted) -> io::Result<Result<Message, Malformed>> {
+    // What a compressed message will be is told in it; a lie costs a thread.
+    let size = wire::inflated_len(&frame).unwrap_or(0);
+    aside(size, move || wire::decode_accepting(frame, accepted)).await
 }
 
 /// Writes two pieces one after the other, in one call if the stream takes them.

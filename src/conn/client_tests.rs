@@ -336,3 +336,23 @@ fn an_idle_connection_is_small() {
     let prepared = size_of::<crate::command::Prepared>();
     println!("task {size}, prepared command {prepared}, state {}", size_of::<ConnState>());
 }
+
+#[tokio::test]
+async fn large_compressed_messages_are_worked_on_in_another_thread() {
+    let here = std::thread::current().id();
+    let thread = || std::thread::current().id();
+    assert_eq!(aside(LARGE - 1, thread).await.unwrap(), here);
+    assert_ne!(aside(LARGE, thread).await.unwrap(), here);
+
+    for size in [10, LARGE, 3_000_000] {
+        let mut peer = connect();
+        let doc = rawdoc! { "big": size as i64, "pad": "y".repeat(size), "$db": "d" };
+        let mut bytes = BytesMut::new();
+        OutMsg::from_doc(doc).encode_compressed(7, wire::Compressor::Zlib, &mut bytes);
+        assert!(wire::inflated_len(&bytes).unwrap() > size && bytes.len() < size + 100);
+        peer.send(&bytes).await;
+        let reply = wire::decode_reply(peer.exact().await).unwrap();
+        assert_eq!(reply.compressor, Some(wire::Compressor::Zlib));
+        assert_eq!(bsonx::str(reply.document(), "pad").unwrap().len(), size);
+    }
+}

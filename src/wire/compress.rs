@@ -102,6 +102,12 @@ fn with_contexts<T>(work: impl FnOnce(&mut Contexts) -> T) -> T {
     })
 }
 
+/// How many bytes the message in a frame says that it has without compression; `None` for one that is not compressed.
+pub fn inflated_len(frame: &[u8]) -> Option<usize> {
+    Header::parse(frame).filter(|header| header.op_code == OpCode::Compressed as i32)?;
+    usize::try_from(int32(frame, HEADER_LEN + 4)?).ok()
+}
+
 /// Decompresses the message in `body` (an OP_COMPRESSED without its header). Gives the header the inner message would
 /// have, what follows that header, and the compressor. As on a server, a compressor counts that is switched on, whether
 /// this connection's hello agreed on it or not.

@@ -10,7 +10,7 @@ mod legacy;
 mod message;
 mod out;
 
-pub use compress::{Accepted, Compressor};
+pub use compress::{Accepted, Compressor, inflated_len};
 pub use frame::FrameReader;
 pub use header::{HEADER_LEN, Header, OpCode};
 pub use message::{Documents, Flags, Malformed, Message, Sequence, decode, decode_accepting, decode_reply};
