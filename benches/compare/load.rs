@@ -56,8 +56,10 @@ impl Op {
     fn command(self) -> Command {
         let id = rand::random_range(0..DOCUMENTS);
         match self {
-            Op::PlainFind => rawdoc! {"find": PLAIN, "filter": {"_id": id}, "limit": 1, "singleBatch": true}.into(),
-            Op::Find => rawdoc! {"find": COLLECTION, "filter": {"_id": id}, "limit": 1, "singleBatch": true}.into(),
+            Op::Find | Op::PlainFind => {
+                let collection = if self == Op::Find { COLLECTION } else { PLAIN };
+                rawdoc! {"find": collection, "filter": {"_id": id}, "limit": 1, "singleBatch": true}.into()
+            }
             Op::Insert => insert(vec![document(fresh(1))], true),
             Op::Update => {
                 let statement = rawdoc! {"q": {"_id": id}, "u": {"$set": {"n": rand::random::<i32>()}}};
