@@ -149,7 +149,7 @@ fn with_write_concern_error(reply: Reply, fields: &RawDocument) -> Reply {
     for (key, value) in fields.iter().flatten() {
         doc.append(key, value);
     }
-    Reply { body: bytes::Bytes::from(doc.into_bytes()), more_to_come: reply.more_to_come }
+    Reply { more_to_come: reply.more_to_come, ..Reply::doc(doc) }
 }
 
 impl Ctx {
@@ -158,7 +158,7 @@ impl Ctx {
         let elapsed = self.op.record.started.elapsed();
         let stats = &self.router.stats;
         // A shard's reply that was passed on may be a failure too.
-        let ok = bsonx::truthy(bsonx::view(&reply.body), "ok") == Some(true);
+        let ok = reply.passed || bsonx::truthy(bsonx::view(&reply.body), "ok") == Some(true);
         stats.count_command(request.spec.name, request.statements(), ok, elapsed);
         if stats.slow.logs(elapsed) || log::verbosity_of_commands() > 0 {
             slow::report(self, request, &reply.body, elapsed);

@@ -32,6 +32,7 @@ use crate::conn::ConnState;
 use crate::error::{Code, Error, Result};
 use crate::op::OpContext;
 use crate::router::Router;
+use crate::shard::ShardReply;
 
 pub use dispatch::{Outcome, Prepared, prepare};
 pub use failpoint::FailPoints;
@@ -176,12 +177,20 @@ pub struct Reply {
     pub body: Bytes,
     /// Set by streaming replies (exhaust): more replies follow without another request.
     pub more_to_come: bool,
+    /// It is known to say `ok: 1` and to carry the cluster's times.
+    pub passed: bool,
 }
 
 impl Reply {
-    /// A shard's reply passed on as it is.
+    /// A document that is ready.
     pub fn raw(body: Bytes) -> Self {
-        Reply { body, more_to_come: false }
+        Reply { body, more_to_come: false, passed: false }
+    }
+
+    /// A shard's reply passed on as it is.
+    pub fn pass(reply: ShardReply) -> Self {
+        let passed = reply.ok() && reply.cluster_time().is_some();
+        Reply { passed, ..Self::raw(reply.body) }
     }
 
     /// `{…fields, ok: 1}`.

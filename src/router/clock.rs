@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 use crate::bsonx;
 use crate::command::Reply;
 use crate::op::OpContext;
+use crate::shard::ShardReply;
 
 /// Packs a timestamp so that packed values order as timestamps do.
 pub fn pack(ts: Timestamp) -> u64 {
@@ -38,25 +39,12 @@ pub struct ClusterClock {
 impl ClusterClock {
     /// Learns from a shard's reply; the operation's own `operationTime` becomes the maximum it saw. Gives the reply's
     /// `operationTime`, 0 where it has none.
-    pub fn observe(&self, op: &OpContext, reply: &RawDocument) -> u64 {
-        let mut operation_time = 0;
-        let bytes = reply.as_bytes();
-        for field in bsonx::fields(bytes) {
-            match field.key {
-                b"$clusterTime" => {
-                    if let Some(RawBsonRef::Document(doc)) = field.decode(bytes) {
-                        self.advance(doc);
-                    }
-                }
-                b"operationTime" => {
-                    if let Some(RawBsonRef::Timestamp(ts)) = field.decode(bytes) {
-                        operation_time = pack(ts);
-                        op.record.operation_time.fetch_max(operation_time, Ordering::Relaxed);
-                    }
-                }
-                _ => {}
-            }
+    pub fn observe(&self, op: &OpContext, reply: &ShardReply) -> u64 {
+        if let Some(time) = reply.cluster_time() {
+            self.advance(time);
         }
+        let operation_time = reply.operation_time();
+        op.record.operation_time.fetch_max(operation_time, Ordering::Relaxed);
         operation_time
     }
 
@@ -85,7 +73,7 @@ impl ClusterClock {
     /// Adds the two times to a reply that does not carry them. A reply that came from one shard does and is
     /// passed on untouched.
     pub fn finish(&self, op: Option<&OpContext>, reply: Reply) -> Reply {
-        if bsonx::find(&reply.body, "$clusterTime").is_some() {
+        if reply.passed || bsonx::find(&reply.body, "$clusterTime").is_some() {
             return reply;
         }
         let guard = self.document.read();
@@ -97,6 +85,6 @@ impl ClusterClock {
         let Ok(mut doc) = RawDocumentBuf::from_bytes(bytes) else { return reply.clone() };
         doc.append(cstr!("$clusterTime"), cluster_time.clone());
         doc.append(cstr!("operationTime"), operation_time);
-        Reply { body: bytes::Bytes::from(doc.into_bytes()), more_to_come: reply.more_to_come }
+        Reply { body: bytes::Bytes::from(doc.into_bytes()), ..reply }
     }
 }

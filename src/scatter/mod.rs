@@ -9,7 +9,6 @@ pub use note::named_time;
 
 use futures_util::future::join_all;
 
-use crate::bsonx;
 use crate::catalog::model::ShardId;
 use crate::command::Ctx;
 use crate::error::Result;
@@ -32,14 +31,14 @@ impl Router {
         msg: &OutMsg,
     ) -> Result<ShardReply> {
         let target = self.shards.get(shard)?;
-        let run = target.run(op, pref, retry, msg);
         let waiting = op.record.waiting();
+        // The usual case keeps the future in one place only.
         let reply = match self.awaited(op, &target) {
-            None => run.await?,
-            Some(time) => Box::pin(self.with_note(&target, time, run)).await?,
+            None => target.run(op, pref, retry, msg).await?,
+            Some(time) => Box::pin(self.with_note(&target, time, target.run(op, pref, retry, msg))).await?,
         };
         drop(waiting);
-        target.progress().learn(self.clock.observe(op, bsonx::view(&reply.body)));
+        target.progress().learn(self.clock.observe(op, &reply));
         Ok(reply)
     }
 }
@@ -56,7 +55,7 @@ impl Ctx {
         let waiting = self.op.record.waiting();
         let reply = target.run_on(&self.op, server, msg).await?;
         drop(waiting);
-        target.progress().learn(self.router.clock.observe(&self.op, bsonx::view(&reply.body)));
+        target.progress().learn(self.router.clock.observe(&self.op, &reply));
         Ok(reply)
     }
 

@@ -6,10 +6,12 @@
 //! old drivers search for. This is what mongos does. The `RetryableWriteError` label is kept, or added where
 //! the command was a retryable write.
 
+use std::ops::Range;
+
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use bytes::Bytes;
 
-use crate::bsonx;
+use crate::bsonx::{self, kind};
 use crate::error::{Code, Error, LABEL_RETRYABLE_WRITE};
 
 use super::Retryable;
@@ -64,23 +66,50 @@ pub struct Problem {
     pub topology_version: Option<TopologyVersion>,
 }
 
-/// The error of a reply; `None` for an `ok: 1` without a `writeConcernError`.
-pub fn inspect(reply: &RawDocument) -> Option<Problem> {
-    let (mut ok, mut write_concern) = (false, None);
-    let bytes = reply.as_bytes();
-    for field in bsonx::fields(bytes) {
-        match field.key {
-            b"ok" => ok = field.decode(bytes).is_some_and(bsonx::is_true),
-            b"writeConcernError" => write_concern = field.decode(bytes).and_then(|v| v.as_document()),
-            _ => {}
+/// What the top level of a reply says, read in one walk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    pub ok: bool,
+    /// There is a `writeConcernError`.
+    pub write_concern_error: bool,
+    /// `operationTime`, packed; 0 where there is none.
+    pub operation_time: u64,
+    /// Where the `$clusterTime` document lies.
+    cluster_time: Option<Range<usize>>,
+}
+
+impl Facts {
+    pub fn read(reply: &[u8]) -> Self {
+        let mut facts = Facts::default();
+        for field in bsonx::fields(reply) {
+            match field.key {
+                b"ok" => facts.ok = field.decode(reply).is_some_and(bsonx::is_true),
+                b"writeConcernError" => facts.write_concern_error = field.kind == kind::DOCUMENT,
+                b"$clusterTime" if field.kind == kind::DOCUMENT => facts.cluster_time = Some(field.range()),
+                // The bytes of a timestamp are its packed form.
+                b"operationTime" if field.kind == kind::TIMESTAMP => {
+                    facts.operation_time = bsonx::int64(reply, field.value).unwrap_or(0) as u64;
+                }
+                _ => {}
+            }
         }
+        facts
     }
-    let code_of = |doc| bsonx::int(doc, "code").and_then(|c| i32::try_from(c).ok()).unwrap_or(0);
-    let (code, in_write_concern) = match (ok, write_concern) {
-        (true, None) => return None,
-        (true, Some(error)) => (code_of(error), true),
-        (false, _) => (code_of(reply), false),
-    };
+
+    /// The `$clusterTime` of the reply that this was read from.
+    pub fn cluster_time<'a>(&self, reply: &'a [u8]) -> Option<&'a RawDocument> {
+        self.cluster_time.clone().and_then(|range| reply.get(range)).map(bsonx::view)
+    }
+}
+
+/// The error of a reply; `None` for an `ok: 1` without a `writeConcernError`.
+pub fn inspect(reply: &RawDocument, facts: &Facts) -> Option<Problem> {
+    if facts.ok && !facts.write_concern_error {
+        return None;
+    }
+    let write_concern = bsonx::doc(reply, "writeConcernError").filter(|_| facts.ok);
+    let code = bsonx::int(write_concern.unwrap_or(reply), "code").and_then(|c| i32::try_from(c).ok()).unwrap_or(0);
+    let in_write_concern = write_concern.is_some();
     let topology_version = bsonx::doc(reply, "topologyVersion").and_then(TopologyVersion::parse);
     Some(Problem { code, in_write_concern, topology_version })
 }
@@ -163,6 +192,24 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
     use bson::rawdoc;
+
+    fn inspect(reply: &RawDocument) -> Option<Problem> {
+        super::inspect(reply, &Facts::read(reply.as_bytes()))
+    }
+
+    #[test]
+    fn facts_of_a_reply() {
+        let time = |n| bson::Timestamp { time: n, increment: 7 };
+        let reply = rawdoc! {
+            "n": 1, "ok": 1, "$clusterTime": {"clusterTime": time(9)}, "operationTime": time(5), "writeConcernError": {"code": 64},
+        };
+        let facts = Facts::read(reply.as_bytes());
+        assert!(facts.ok && facts.write_concern_error);
+        assert_eq!(facts.operation_time, crate::router::clock::pack(time(5)));
+        assert_eq!(facts.cluster_time(reply.as_bytes()).unwrap(), &*rawdoc! {"clusterTime": time(9)});
+        let odd = rawdoc! {"ok": false, "$clusterTime": 1, "operationTime": 5, "writeConcernError": 1};
+        assert_eq!(Facts::read(odd.as_bytes()), Facts::default());
+    }
 
     fn shown(reply: RawDocumentBuf, retry: Retryable) -> RawDocumentBuf {
         let problem = inspect(&reply).unwrap();

@@ -1,5 +1,6 @@
 //! Sending a command to a shard.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::wire::OutMsg;
 
 use super::conn::{Connection, Failure};
 use super::connect::{lost, unreachable_error};
-use super::outcome::{self, Problem, StateChange};
+use super::outcome::{self, Facts, Problem, StateChange};
 use super::pool::NoConnection;
 use super::progress::Progress;
 use super::topology::{Member, Topology};
@@ -112,8 +113,10 @@ impl Shard {
             };
             match self.attempt(op, &member, msg).await {
                 Ok(answer) => {
-                    let Some(problem) = outcome::inspect(bsonx::view(&answer.body)) else {
-                        return Ok(self.reply(&member, answer.body));
+                    let facts = Facts::read(&answer.body);
+                    let Some(problem) = outcome::inspect(bsonx::view(&answer.body), &facts) else {
+                        let server = member.address.clone();
+                        return Ok(ShardReply::with_facts(self.id.clone(), server, answer.body, facts));
                     };
                     self.note(&member, &answer, &problem);
                     if !outcome::retryable(problem.code, retry) || !tries.resend() {
@@ -143,8 +146,10 @@ impl Shard {
             };
             match self.attempt(op, &member, msg).await {
                 Ok(answer) => {
-                    let Some(problem) = outcome::inspect(bsonx::view(&answer.body)) else {
-                        return Ok(self.reply(&member, answer.body));
+                    let facts = Facts::read(&answer.body);
+                    let Some(problem) = outcome::inspect(bsonx::view(&answer.body), &facts) else {
+                        let server = member.address.clone();
+                        return Ok(ShardReply::with_facts(self.id.clone(), server, answer.body, facts));
                     };
                     self.note(&member, &answer, &problem);
                     return Ok(self.reply(&member, outcome::for_client(answer.body, &problem, Retryable::No)));
@@ -173,7 +178,7 @@ impl Shard {
     }
 
     fn reply(&self, member: &Member, body: Bytes) -> ShardReply {
-        ShardReply { shard: self.id.clone(), server: member.address.clone(), body }
+        ShardReply::new(self.id.clone(), member.address.clone(), body)
     }
 
     /// One connection, one request, one reply (none for an unacknowledged message).
@@ -191,7 +196,8 @@ impl Shard {
         let generation = pooled.generation();
         let Some(conn) = pooled.get() else { return Err(Failed::Final(Error::internal("an empty pooled connection"))) };
         member.sent.fetch_add(1, Ordering::Relaxed);
-        let exchanged = within(op, msg, exchange(conn, msg)).await.map_err(Failed::Final)?;
+        // Pinned here, so that what waits for it holds a pointer and not a second place for it.
+        let exchanged = within(op, msg, pin!(exchange(conn, msg))).await.map_err(Failed::Final)?;
         let failure = match exchanged {
             Ok(body) => return Ok(Answer { body, generation }),
             Err(failure) => failure,
@@ -218,14 +224,18 @@ async fn exchange(conn: &mut Connection, msg: &OutMsg) -> Result<Bytes, Failure>
 }
 
 /// `work`, ended by the operation's cancellation or deadline.
-async fn within<T>(op: &OpContext, msg: &OutMsg, work: impl Future<Output = T>) -> Result<T> {
-    let Some(deadline) = op.deadline else {
-        return tokio::select! {
-            biased;
-            done = work => Ok(done),
-            () = op.cancel().cancelled() => Err(op.cancelled_error()),
-        };
-    };
+async fn within<T>(op: &OpContext, msg: &OutMsg, work: impl Future<Output = T> + Unpin) -> Result<T> {
+    if let Some(deadline) = op.deadline {
+        return Box::pin(until(deadline, op, msg, work)).await;
+    }
+    tokio::select! {
+        biased;
+        done = work => Ok(done),
+        () = op.cancel().cancelled() => Err(op.cancelled_error()),
+    }
+}
+
+async fn until<T>(deadline: Instant, op: &OpContext, msg: &OutMsg, work: impl Future<Output = T>) -> Result<T> {
     // A shard that was told the limit answers better than the router can.
     let told = bsonx::get(bsonx::view(&msg.body), "maxTimeMS").is_some();
     let end = if told { deadline + GRACE } else { deadline };

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use crate::bsonx;
 use crate::error::{Error, Result};
 
+use super::outcome::Facts;
+
 pub use crate::catalog::model::ShardId;
 
 /// One member of a shard's replica set, as `host:port` (lower case, as the set itself names it).
@@ -32,9 +34,30 @@ pub struct ShardReply {
     pub server: ServerId,
     /// The whole reply document.
     pub body: Bytes,
+    facts: Facts,
 }
 
 impl ShardReply {
+    pub fn new(shard: ShardId, server: ServerId, body: Bytes) -> Self {
+        let facts = Facts::read(&body);
+        ShardReply { shard, server, body, facts }
+    }
+
+    /// With what was read from this very body.
+    pub(super) fn with_facts(shard: ShardId, server: ServerId, body: Bytes, facts: Facts) -> Self {
+        ShardReply { shard, server, body, facts }
+    }
+
+    /// `operationTime`, packed; 0 where there is none.
+    pub fn operation_time(&self) -> u64 {
+        self.facts.operation_time
+    }
+
+    /// The cluster's time as the shard tells it.
+    pub fn cluster_time(&self) -> Option<&RawDocument> {
+        self.facts.cluster_time(&self.body)
+    }
+
     /// The reply as a document; an empty one if the shard sent no valid frame.
     pub fn doc(&self) -> &RawDocument {
         RawDocument::from_bytes(&self.body).unwrap_or_else(|_| empty_document())
@@ -42,7 +65,7 @@ impl ShardReply {
 
     /// Whether the command as a whole succeeded (`ok: 1`); write errors are inside such a reply.
     pub fn ok(&self) -> bool {
-        bsonx::truthy(self.doc(), "ok").unwrap_or(false)
+        self.facts.ok
     }
 
     /// The reply, or the error of an `ok: 0` reply.

@@ -6,6 +6,7 @@ use smallvec::{SmallVec, smallvec};
 use super::Scope;
 use super::filter::place;
 use super::predicate::{is_collatable, is_operators};
+use crate::bsonx::{self, kind};
 use crate::error::Result;
 use crate::key::value::{Elem, Elements, MAX_DEPTH, Value, tag};
 
@@ -122,12 +123,13 @@ pub(super) fn id(filter: &RawDocument, depth: usize) -> Option<RawBsonRef<'_>> {
         return None;
     }
     let mut found = None;
-    for (name, value) in filter.iter().map_while(Result::ok) {
-        match (name.as_str(), value) {
-            ("_id", value) => found = found.or(id_operand(value)),
-            ("$and", RawBsonRef::Array(list)) => {
-                let branches = list.into_iter().flatten().filter_map(|v| v.as_document());
-                found = found.or(branches.filter_map(|d| id(d, depth + 1)).next());
+    for field in bsonx::fields(filter.as_bytes()) {
+        match field.key {
+            b"_id" => found = found.or(id_operand(field.decode(filter.as_bytes())?)),
+            b"$and" if field.kind == kind::ARRAY => {
+                let list = &filter.as_bytes()[field.range()];
+                let branches = bsonx::fields(list).filter(|f| f.kind == kind::DOCUMENT);
+                found = found.or(branches.filter_map(|f| id(bsonx::view(&list[f.range()]), depth + 1)).next());
             }
             _ => {}
         }
@@ -137,7 +139,7 @@ pub(super) fn id(filter: &RawDocument, depth: usize) -> Option<RawBsonRef<'_>> {
 
 fn id_operand(value: RawBsonRef<'_>) -> Option<RawBsonRef<'_>> {
     let operand = match value {
-        RawBsonRef::Document(doc) if is_operators(doc.as_bytes()).ok()? => crate::bsonx::get(doc, "$eq")?,
+        RawBsonRef::Document(doc) if is_operators(doc.as_bytes()).ok()? => bsonx::get(doc, "$eq")?,
         RawBsonRef::RegularExpression(_) => return None,
         value => value,
     };

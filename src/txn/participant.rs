@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn what_a_minority_says_is_not_believed() {
         let code = |body: RawDocumentBuf| {
-            let reply = ShardReply { shard: "s".into(), server: "h:1".into(), body: body.into_bytes().into() };
+            let reply = ShardReply::new("s".into(), "h:1".into(), body.into_bytes().into());
             settled(reply).map_or_else(|error| error.code(), |_| 0)
         };
         let concern =

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use bson::{RawBsonRef, RawDocument};
+use bson::RawDocument;
 use bytes::{Buf, Bytes};
 use smallvec::SmallVec;
 
@@ -103,18 +103,24 @@ impl Message {
     pub fn documents(&self, name: &str) -> Documents<'_> {
         match self.sequences.iter().find(|s| s.id == name) {
             Some(sequence) => Documents::Sequence(&sequence.docs),
-            None => match bsonx::array(self.document(), name) {
-                Some(array) => Documents::Array(array.into_iter()),
+            None => match self.array(name) {
+                Some(array) => Documents::Array(array, bsonx::fields(array)),
                 None => Documents::Sequence(&[]),
             },
         }
+    }
+
+    /// The bytes of an array field of the body.
+    fn array(&self, name: &str) -> Option<&[u8]> {
+        let field = bsonx::find(&self.body, name).filter(|field| field.kind == bsonx::kind::ARRAY)?;
+        self.body.get(field.range())
     }
 
     /// How many documents [`Message::documents`] gives; `None` where there is neither sequence nor array.
     pub fn document_count(&self, name: &str) -> Option<usize> {
         match self.sequences.iter().find(|s| s.id == name) {
             Some(sequence) => Some(sequence.count),
-            None => bsonx::array(self.document(), name).map(|array| array.into_iter().count()),
+            None => self.array(name).map(|array| bsonx::fields(array).count()),
         }
     }
 
@@ -148,7 +154,8 @@ impl Message {
 /// The documents of a command's array or sequence; elements that are not documents are errors.
 pub enum Documents<'a> {
     Sequence(&'a [u8]),
-    Array(bson::raw::RawArrayIter<'a>),
+    /// The array's bytes and what of it is left.
+    Array(&'a [u8], bsonx::Fields<'a>),
 }
 
 impl<'a> Iterator for Documents<'a> {
@@ -162,11 +169,13 @@ impl<'a> Iterator for Documents<'a> {
                 *rest = tail;
                 Some(Ok(bsonx::view(doc)))
             }
-            Documents::Array(elements) => Some(match elements.next()? {
-                Ok(RawBsonRef::Document(doc)) => Ok(doc),
-                Ok(_) => Err(Error::new(Code::TypeMismatch, "Every operation of the array must be a document")),
-                Err(e) => Err(e.into()),
-            }),
+            Documents::Array(array, elements) => {
+                let element = elements.next()?;
+                Some(match array.get(element.range()) {
+                    Some(doc) if element.kind == bsonx::kind::DOCUMENT => Ok(bsonx::view(doc)),
+                    _ => Err(Error::new(Code::TypeMismatch, "Every operation of the array must be a document")),
+                })
+            }
         }
     }
 }

@@ -60,7 +60,7 @@ pub fn on_own_behalf(request: &Request, omit: &[&str], more: &RawDocument) -> Re
 /// Sends the client's command to one shard's primary and passes its reply on.
 pub async fn to_shard(ctx: &Ctx, request: &Request, shard: &ShardId) -> Result<Reply> {
     let reply = ctx.send_primary(shard, Retryable::No, &as_it_came(request)?).await?;
-    Ok(Reply::raw(reply.body))
+    Ok(Reply::pass(reply))
 }
 
 /// The catalog's own database takes no collections, and shards' local databases are their own.

@@ -193,11 +193,11 @@ impl Job {
 
     /// The same for a command that cannot be repeated.
     pub async fn send_once(&self, shard: &ShardId, msg: &OutMsg) -> Result<ShardReply> {
-        let mut reply = self.ctx.send_primary(shard, Retryable::No, msg).await?;
+        let reply = self.ctx.send_primary(shard, Retryable::No, msg).await?;
         if bsonx::doc(reply.doc(), "writeConcernError").is_some() {
             self.majority(shard).await?;
             let body = Writer::copy_without(reply.doc().as_bytes(), |key| key == b"writeConcernError").finish();
-            reply.body = body.into();
+            return Ok(ShardReply::new(reply.shard, reply.server, body.into()));
         }
         Ok(reply)
     }

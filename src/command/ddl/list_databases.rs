@@ -128,7 +128,7 @@ mod tests {
             list.push(rawdoc! { "name": *name, "sizeOnDisk": *size, "empty": false });
         }
         let body = rawdoc! { "databases": list, "ok": 1.0 }.into_bytes().into();
-        (shard.into(), Ok(ShardReply { shard: shard.into(), server: "h:1".into(), body }))
+        (shard.into(), Ok(ShardReply::new(shard.into(), "h:1".into(), body)))
     }
 
     #[test]

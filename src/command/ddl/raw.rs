@@ -102,7 +102,7 @@ mod tests {
     use bson::rawdoc;
 
     fn answered(shard: &str, doc: RawDocumentBuf) -> ShardOutcome {
-        let reply = ShardReply { shard: shard.into(), server: "h:1".into(), body: doc.into_bytes().into() };
+        let reply = ShardReply::new(shard.into(), "h:1".into(), doc.into_bytes().into());
         (shard.into(), Ok(reply))
     }
 

@@ -41,7 +41,7 @@ impl Ctx {
     /// The shard's, if it replied with one.
     pub fn adopt(&self, request: &Request, reply: ShardReply, options: CursorOptions) -> Result<Reply> {
         let reply = reply.into_result()?;
-        let Some(open) = OpenCursor::read(&reply.body)? else { return Ok(Reply::raw(reply.body)) };
+        let Some(open) = OpenCursor::read(&reply.body)? else { return Ok(Reply::pass(reply)) };
         let remote =
             RemoteCursor::new(reply.shard, reply.server, open.ns, open.id, self.router.cursors.killer().clone());
         let ns: Arc<str> = remote.ns.as_str().into();

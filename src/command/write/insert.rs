@@ -26,7 +26,8 @@ pub async fn run(ctx: &Ctx, request: &Request, coll: &CollectionRouting) -> Resu
     }
     let envelope = Envelope::new(request, PAYLOAD)?;
     envelope.check_count(ops.len())?;
-    Batch { ctx, coll, payload: PAYLOAD, envelope, ops, shards, places }.run().await
+    // Boxed: the usual insert's future stays small.
+    Box::pin(Batch { ctx, coll, payload: PAYLOAD, envelope, ops, shards, places }.run()).await
 }
 
 /// Finds each document's shard. What the shard would add to a document's shard key by itself is added here.

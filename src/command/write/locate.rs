@@ -113,10 +113,10 @@ mod tests {
     #[test]
     fn a_found_document_is_read_out_of_the_reply() {
         let body = rawdoc! { "cursor": { "firstBatch": [{ "_id": 7 }], "id": 0_i64, "ns": "a.b" }, "ok": 1.0 };
-        let reply = ShardReply { shard: "s".into(), server: "h".into(), body: body.into_bytes().into() };
+        let reply = ShardReply::new("s".into(), "h".into(), body.into_bytes().into());
         assert_eq!(found(&reply), Some(("s".into(), RawBson::Int32(7))));
         let empty = rawdoc! { "cursor": { "firstBatch": [], "id": 0_i64 }, "ok": 1.0 };
-        let reply = ShardReply { shard: "s".into(), server: "h".into(), body: empty.into_bytes().into() };
+        let reply = ShardReply::new("s".into(), "h".into(), empty.into_bytes().into());
         assert_eq!(found(&reply), None);
     }
 }

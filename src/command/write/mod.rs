@@ -143,5 +143,5 @@ async fn forward(ctx: &Ctx, request: &Request, shard: &ShardId) -> Result<Reply>
     }
     let retry = if request.generic.txn_number.is_some() { Retryable::Write } else { Retryable::No };
     let reply = ctx.send(shard, &ReadPreference::PRIMARY, retry, &msg).await?;
-    Ok(Reply::raw(reply.body))
+    Ok(Reply::pass(reply))
 }

@@ -419,7 +419,7 @@ mod tests {
     fn a_write_error_becomes_an_error() {
         let body = rawdoc! { "n": 0, "writeErrors": [{ "index": 0, "code": 11000, "errmsg": "dup", "keyValue": { "a": 1 } }],
         "ok": 1.0 };
-        let reply = ShardReply { shard: "s".into(), server: "h:1".into(), body: body.into_bytes().into() };
+        let reply = ShardReply::new("s".into(), "h:1".into(), body.into_bytes().into());
         let error = write_error(&reply).unwrap();
         assert_eq!((error.code(), error.message()), (11000, "dup"));
         assert_eq!(

@@ -72,19 +72,18 @@ impl<'a> Update<'a> {
     /// command, as on a server.
     pub fn parse(raw: &'a RawDocument) -> Result<Self> {
         let (mut filter, mut change, mut multi, mut upsert, mut collation) = (None, None, false, false, None);
-        for element in raw.iter_elements() {
-            let element = element?;
-            let value = element.value()?;
-            if is_nothing(element.key().as_str(), value) {
+        for field in bsonx::fields(raw.as_bytes()) {
+            let value = value_of(field, raw)?;
+            if is_nothing(field.key, value) {
                 continue;
             }
-            match element.key().as_str() {
-                "q" => filter = Some(document("update.updates.q", value)?),
-                "u" => change = Some(Change::parse(value)?),
-                "multi" => multi = boolean("update.updates.multi", value)?,
-                "upsert" => upsert = boolean("update.updates.upsert", value)?,
-                "collation" => collation = Some(document("update.updates.collation", value)?),
-                "hint" => check_hint(value)?,
+            match field.key {
+                b"q" => filter = Some(document("update.updates.q", value)?),
+                b"u" => change = Some(Change::parse(value)?),
+                b"multi" => multi = boolean("update.updates.multi", value)?,
+                b"upsert" => upsert = boolean("update.updates.upsert", value)?,
+                b"collation" => collation = Some(document("update.updates.collation", value)?),
+                b"hint" => check_hint(value)?,
                 _ => {}
             }
         }
@@ -118,18 +117,17 @@ impl<'a> Delete<'a> {
     /// As [`Update::parse`].
     pub fn parse(raw: &'a RawDocument) -> Result<Self> {
         let (mut filter, mut limit, mut collation) = (None, None, None);
-        for element in raw.iter_elements() {
-            let element = element?;
-            let value = element.value()?;
-            if is_nothing(element.key().as_str(), value) {
+        for field in bsonx::fields(raw.as_bytes()) {
+            let value = value_of(field, raw)?;
+            if is_nothing(field.key, value) {
                 continue;
             }
-            match element.key().as_str() {
-                "q" => filter = Some(document("delete.deletes.q", value)?),
+            match field.key {
+                b"q" => filter = Some(document("delete.deletes.q", value)?),
                 // Anything but a number counts as 0, as on a server.
-                "limit" => limit = Some(bsonx::as_int(value).unwrap_or(0)),
-                "collation" => collation = Some(document("delete.deletes.collation", value)?),
-                "hint" => check_hint(value)?,
+                b"limit" => limit = Some(bsonx::as_int(value).unwrap_or(0)),
+                b"collation" => collation = Some(document("delete.deletes.collation", value)?),
+                b"hint" => check_hint(value)?,
                 _ => {}
             }
         }
@@ -160,8 +158,14 @@ fn document<'a>(field: &str, value: RawBsonRef<'a>) -> Result<&'a RawDocument> {
 }
 
 /// As on a server, null is as good as nothing, but for the fields that must be there or are looked at in any case.
-fn is_nothing(name: &str, value: RawBsonRef<'_>) -> bool {
-    matches!(value, RawBsonRef::Null) && !matches!(name, "u" | "limit" | "hint")
+fn is_nothing(name: &[u8], value: RawBsonRef<'_>) -> bool {
+    matches!(value, RawBsonRef::Null) && !matches!(name, b"u" | b"limit" | b"hint")
+}
+
+fn value_of<'a>(field: bsonx::Field<'_>, statement: &'a RawDocument) -> Result<RawBsonRef<'a>> {
+    field.decode(statement.as_bytes()).ok_or_else(|| {
+        Error::new(Code::InvalidBSON, format!("'{}' has no valid value", String::from_utf8_lossy(field.key)))
+    })
 }
 
 fn check_hint(value: RawBsonRef<'_>) -> Result<()> {

@@ -42,7 +42,8 @@ pub async fn run(ctx: &Ctx, request: &Request, coll: &CollectionRouting, payload
     }
     let envelope = Envelope::new(request, payload)?;
     envelope.check_count(ops.len())?;
-    Batch { ctx, coll, payload, envelope, ops, shards, places }.run().await
+    // Boxed: the usual update's future stays small.
+    Box::pin(Batch { ctx, coll, payload, envelope, ops, shards, places }.run()).await
 }
 
 /// Where a statement goes.
