@@ -1,10 +1,13 @@
 //! The operations, and running one of them over a number of connections for some time.
 
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
+use bson::{RawArrayBuf, RawBsonRef, RawDocumentBuf, rawdoc};
+use mosaic::bsonx;
+use mosaic::key::hash;
 
 use crate::client::{Client, Command};
 
@@ -23,10 +26,13 @@ const GROUP: i64 = 1_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Find,
-    /// The same on a collection that is not sharded: one mongod, as for the others.
+    /// The same on a collection that is not sharded.
     PlainFind,
     Insert,
     Update,
+    /// The keys of both shards: each of two mongods does half of the work that one does for the others.
+    FindOnBoth,
+    UpdateOnBoth,
     Range,
     Scatter,
     Batch,
@@ -35,8 +41,18 @@ pub enum Op {
     OrderedBatch,
 }
 
-pub const ALL: [Op; 8] =
-    [Op::Find, Op::PlainFind, Op::Insert, Op::Update, Op::Range, Op::Scatter, Op::Batch, Op::OrderedBatch];
+pub const ALL: [Op; 10] = [
+    Op::Find,
+    Op::PlainFind,
+    Op::Insert,
+    Op::Update,
+    Op::FindOnBoth,
+    Op::UpdateOnBoth,
+    Op::Range,
+    Op::Scatter,
+    Op::Batch,
+    Op::OrderedBatch,
+];
 
 impl Op {
     pub fn name(self) -> &'static str {
@@ -45,6 +61,8 @@ impl Op {
             Op::PlainFind => "point find, unsharded",
             Op::Insert => "insert",
             Op::Update => "update by key",
+            Op::FindOnBoth => "point find, both shards",
+            Op::UpdateOnBoth => "update by key, both shards",
             Op::Range => "range find, 100 docs",
             Op::Scatter => "sort+limit 20, 2 shards",
             Op::Batch => "insert of 1,000 docs, unordered",
@@ -52,16 +70,25 @@ impl Op {
         }
     }
 
-    /// One command; inserts take fresh keys above `DOCUMENTS`.
+    /// One command; inserts take fresh keys above `DOCUMENTS`. Point operations take keys of the first shard, so that the
+    /// same mongod does the same work whatever is in the middle.
     fn command(self) -> Command {
-        let id = rand::random_range(0..DOCUMENTS);
+        let mut id = rand::random_range(0..DOCUMENTS);
+        while matches!(self, Op::Find | Op::Update) && !is_on_first(id) {
+            id = rand::random_range(0..DOCUMENTS);
+        }
         match self {
-            Op::Find | Op::PlainFind => {
-                let collection = if self == Op::Find { COLLECTION } else { PLAIN };
+            Op::Find | Op::PlainFind | Op::FindOnBoth => {
+                let collection = if self == Op::PlainFind { PLAIN } else { COLLECTION };
                 rawdoc! {"find": collection, "filter": {"_id": id}, "limit": 1, "singleBatch": true}.into()
             }
-            Op::Insert => insert(vec![document(fresh(1))], true),
-            Op::Update => {
+            Op::Insert => loop {
+                let id = fresh(1);
+                if is_on_first(id) {
+                    return insert(vec![document(id)], true);
+                }
+            },
+            Op::Update | Op::UpdateOnBoth => {
                 let statement = rawdoc! {"q": {"_id": id}, "u": {"$set": {"n": rand::random::<i32>()}}};
                 let body = rawdoc! {"update": COLLECTION, "ordered": true, "writeConcern": {"w": 1}};
                 Command { body, documents: Some(("updates", vec![statement])) }
@@ -80,6 +107,34 @@ impl Op {
                 insert((first..first + BATCH).map(document).collect(), matches!(self, Op::OrderedBatch))
             }
         }
+    }
+}
+
+/// Whether the first shard has the negative hashes: one chunk on each shard splits them there.
+static FIRST_IS_NEGATIVE: OnceLock<bool> = OnceLock::new();
+
+fn is_negative(id: i64) -> bool {
+    hash::hash64(RawBsonRef::Int64(id)).is_ok_and(|hash| hash < 0)
+}
+
+fn is_on_first(id: i64) -> bool {
+    FIRST_IS_NEGATIVE.get() == Some(&is_negative(id))
+}
+
+/// Finds out which keys the first shard has. `shard` is its mongod's port, `db` the routed database.
+pub async fn learn_first_shard(shard: u16, db: &str) -> io::Result<()> {
+    let mut client = Client::connect(shard).await?;
+    let find = rawdoc! {"find": COLLECTION, "projection": {"_id": 1}, "batchSize": DOCUMENTS};
+    let reply = client.run(db, find.into()).await?;
+    let documents = bsonx::doc(reply, "cursor").and_then(|c| bsonx::array(c, "firstBatch")).into_iter().flatten();
+    let ids = documents.flatten().filter_map(|v| bsonx::int(v.as_document()?, "_id"));
+    let signs: Vec<bool> = ids.map(is_negative).collect();
+    match signs.first() {
+        Some(first) if signs.iter().all(|sign| sign == first) => {
+            FIRST_IS_NEGATIVE.get_or_init(|| *first);
+            Ok(())
+        }
+        _ => Err(io::Error::other("the first shard's keys are not those of one half of the hashes")),
     }
 }
 

@@ -138,6 +138,7 @@ async fn prepare(any_router: u16, shard: u16, router: u16) -> io::Result<()> {
     }
     load::fill(router, "bench").await?;
     load::fill(shard, "direct").await?;
+    load::learn_first_shard(shard, "bench").await?;
     for (name, port) in [("through the router", router), ("on the first shard", shard)] {
         let mut client = Client::connect(port).await?;
         let reply = client.run("bench", rawdoc! {"count": COLLECTION}.into()).await?;
