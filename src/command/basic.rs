@@ -1,13 +1,13 @@
 //! Commands that need nothing but the router itself.
 
-use bson::rawdoc;
+use bson::{RawBsonRef, rawdoc};
 use futures_util::future::BoxFuture;
 
 use super::{Access, CommandSpec, Ctx, Reply, Request};
 use crate::error::{Code, Error, Result};
 
 pub const COMMANDS: &[CommandSpec] = &[
-    CommandSpec::new("ping", Access::Open, "a way to check that the server is alive", ping).secondary_ok(),
+    CommandSpec::new("ping", Access::Open, "a way to check that the server is alive", ping).secondary_ok().fields(&[]),
     CommandSpec::new(
         "configureFailPoint",
         Access::Cluster,
@@ -30,9 +30,15 @@ fn configure_fail_point<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a,
             ));
         }
         let name = request.argument()?.as_str().unwrap_or_default();
-        let mode =
-            request.get("mode").ok_or_else(|| Error::new(Code::BadValue, "configureFailPoint needs a 'mode'"))?;
-        let count = ctx.router.failpoints.configure(name, mode, request.doc_arg("data")?)?;
+        let mode = request
+            .get("mode")
+            .ok_or_else(|| Error::new(Code::IllegalOperation, "When setting a failpoint, you must supply a 'mode'"))?;
+        let data = match request.get("data") {
+            None => None,
+            Some(RawBsonRef::Document(data)) => Some(data),
+            Some(_) => return Err(Error::new(Code::TypeMismatch, "the 'data' option must be a JSON object")),
+        };
+        let count = ctx.router.failpoints.configure(name, mode, data)?;
         Ok(Reply::ok(rawdoc! { "count": count }))
     })
 }

@@ -9,6 +9,7 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use super::failpoint::Action;
 use super::{CommandSpec, Ctx, Generic, Reply, Request, slow, table};
 use crate::bsonx;
+use crate::catalog::model::check_database_name;
 use crate::conn::ConnState;
 use crate::error::{Code, Error, LABEL_RETRYABLE_WRITE, Result};
 use crate::op::{OpContext, OpGuard};
@@ -59,9 +60,11 @@ fn try_prepare(
     spec: Option<&'static CommandSpec>,
 ) -> Result<Prepared> {
     let Some(spec) = spec else {
+        super::generic::check_db(message.document())?;
         return Err(super::admin::not_built::unknown(message.command().unwrap_or("")));
     };
     let generic = Generic::scan(message.document())?;
+    generic.check(spec, message.document())?;
     if let Some(session) = generic.session {
         router.sessions.touch(session)?;
     }
@@ -130,12 +133,10 @@ fn check_allowed(ctx: &Ctx, request: &Request) -> Result<()> {
             "Multi-document transactions are not supported by this router yet",
         ));
     }
-    if request.db().is_empty()
-        || request.db().contains(['.', '$', ' ', '/', '\\', '"', '\0']) && request.db() != "$external"
-    {
-        return Err(Error::new(Code::InvalidNamespace, format!("Invalid namespace specified '{}.$cmd'", request.db())));
+    match request.db() {
+        "$external" => Ok(()),
+        db => check_database_name(db),
     }
-    Ok(())
 }
 
 /// The answer to `{<command>: …, help: true}`.

@@ -51,7 +51,7 @@ impl FailPoints {
     /// `{configureFailPoint: "failCommand", mode, data}` → how often it had fired before.
     ///
     /// # Errors
-    /// FailedToParse/BadValue where the mode is not one, CommandNotFound-like BadValue for other failpoints.
+    /// BadValue or TypeMismatch where the mode is not one, FailPointSetFailed (266) for other failpoints.
     pub fn configure(&self, name: &str, mode: RawBsonRef<'_>, data: Option<&RawDocument>) -> Result<i64> {
         let mode = parse_mode(mode)?;
         if name == "mosaicCrash" {
@@ -61,8 +61,8 @@ impl FailPoints {
         }
         if name != "failCommand" {
             return Err(Error::new(
-                Code::BadValue,
-                format!("failpoint '{name}' is not there; the router knows 'failCommand' and 'mosaicCrash'"),
+                Code::FailPointSetFailed,
+                format!("{name} not found; the router has 'failCommand' and 'mosaicCrash'"),
             ));
         }
         let mut slot = self.fail_command.lock();
@@ -138,29 +138,63 @@ impl FailPoints {
     }
 }
 
+/// `None` is off.
+///
+/// # Errors
+/// As a server: BadValue (2), TypeMismatch (14).
 fn parse_mode(mode: RawBsonRef<'_>) -> Result<Option<Mode>> {
-    let bad = || {
-        Error::new(
-            Code::BadValue,
-            "unknown mode: use 'off', 'alwaysOn', {times: n}, {skip: n} or {activationProbability: p}",
-        )
-    };
+    let bad = |text: String| Err(Error::new(Code::BadValue, text));
     match mode {
         RawBsonRef::String("off") => Ok(None),
         RawBsonRef::String("alwaysOn") => Ok(Some(Mode::Always)),
+        RawBsonRef::String(other) => bad(format!("unknown mode: {other}")),
         RawBsonRef::Document(d) => {
-            if let Some(n) = bsonx::int(d, "times") {
+            if let Some(times) = bsonx::get(d, "times") {
+                let n = count("times", times)?;
                 return Ok((n > 0).then_some(Mode::Times(n)));
             }
-            if let Some(n) = bsonx::int(d, "skip") {
-                return Ok(Some(Mode::Skip(n)));
+            if let Some(skip) = bsonx::get(d, "skip") {
+                return Ok(Some(Mode::Skip(count("skip", skip)?)));
             }
-            match bsonx::get(d, "activationProbability") {
-                Some(RawBsonRef::Double(p)) if (0.0..=1.0).contains(&p) => Ok(Some(Mode::Probability(p))),
-                _ => Err(bad()),
+            match bsonx::get(d, "activationProbability").map(|p| (number(p), p)) {
+                Some((Some(p), _)) if (0.0..=1.0).contains(&p) => Ok(Some(Mode::Probability(p))),
+                Some((Some(p), _)) => bad(format!("activationProbability must be between 0.0 and 1.0; found {p}")),
+                Some((None, _)) => Err(Error::new(
+                    Code::TypeMismatch,
+                    "the 'activationProbability' option to 'mode' must be a double between 0 and 1",
+                )),
+                None => bad("'mode' must be one of 'off', 'alwaysOn', '{times:n}', '{skip:n}' or \
+                             '{activationProbability:p}'"
+                    .to_owned()),
             }
         }
-        _ => Err(bad()),
+        _ => Err(Error::new(Code::TypeMismatch, "'mode' must be a string or JSON object")),
+    }
+}
+
+fn number(value: RawBsonRef<'_>) -> Option<f64> {
+    match value {
+        RawBsonRef::Double(n) => Some(n),
+        other => bsonx::as_int(other).map(|n| n as f64),
+    }
+}
+
+/// How often.
+fn count(field: &str, value: RawBsonRef<'_>) -> Result<i64> {
+    let Some(n) = bsonx::as_int(value) else {
+        let found = bsonx::type_name(value.element_type());
+        let text = format!("Expected field \"{field}\" to have numeric type, but found {found}");
+        return Err(Error::new(Code::TypeMismatch, text));
+    };
+    let bad = |text: String| Err(Error::new(Code::BadValue, text));
+    match (value, n) {
+        (RawBsonRef::Double(exact), _) if exact.fract() != 0.0 => bad(format!(
+            "Expected field \"{field}\" to have a value exactly representable as a 64-bit integer, \
+             but found {field}: {exact}"
+        )),
+        (_, ..0) => bad(format!("'{field}' option to 'mode' must be positive")),
+        (_, 2_147_483_648..) => bad(format!("'{field}' option to 'mode' is too large")),
+        _ => Ok(n),
     }
 }
 
@@ -227,6 +261,25 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
     use bson::{Document, doc};
+
+    #[test]
+    fn modes() {
+        let mode = |mode: RawDocumentBuf| parse_mode(RawBsonRef::Document(&mode)).map_err(|e| e.code());
+        assert_eq!(mode(rawdoc! { "times": 2 }), Ok(Some(Mode::Times(2))));
+        assert_eq!(mode(rawdoc! { "times": 0 }), Ok(None));
+        assert_eq!(mode(rawdoc! { "activationProbability": 1 }), Ok(Some(Mode::Probability(1.0))));
+        for (bad, code) in [
+            (rawdoc! { "times": -1 }, 2),
+            (rawdoc! { "times": 1.5 }, 2),
+            (rawdoc! { "times": 1_i64 << 40 }, 2),
+            (rawdoc! { "times": "x" }, 14),
+            (rawdoc! { "activationProbability": 2 }, 2),
+            (rawdoc! {}, 2),
+        ] {
+            assert_eq!(mode(bad.clone()), Err(code), "{bad:?}");
+        }
+        assert_eq!(parse_mode(RawBsonRef::Int32(5)).map_err(|e| e.code()), Err(14));
+    }
 
     /// As a mongod 6.0 answers.
     #[test]

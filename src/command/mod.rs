@@ -4,9 +4,11 @@
 //! registers the operation, runs the handler on one immutable routing snapshot and turns errors into replies.
 
 mod certain;
+mod concern;
 mod config_write;
 mod dispatch;
 mod failpoint;
+mod generic;
 mod request;
 mod slow;
 mod table;
@@ -36,7 +38,8 @@ use crate::shard::ShardReply;
 
 pub use dispatch::{Outcome, Prepared, prepare};
 pub use failpoint::FailPoints;
-pub use request::{Generic, Request, refuse_internal};
+pub use generic::{Generic, refuse_internal};
+pub use request::Request;
 pub use table::{all, lookup};
 
 /// What a client must be allowed to run a command. Authorization is not enforced yet; the table records it
@@ -80,6 +83,8 @@ pub struct CommandSpec {
     pub admin_only: bool,
     /// Whether reads may go to secondaries.
     pub secondary_ok: bool,
+    /// The fields it may have beside its own and the generic ones; `None` where a shard or the handler judges.
+    pub fields: Option<&'static [&'static str]>,
     pub catalog: CatalogUse,
     pub help: &'static str,
     pub run: Handler,
@@ -94,7 +99,17 @@ impl CommandSpec {
             Access::Read | Access::Write => CatalogUse::Database,
             Access::DbAdmin => CatalogUse::Newest,
         };
-        CommandSpec { name, aliases: &[], access, admin_only: false, secondary_ok: false, catalog, help, run }
+        CommandSpec {
+            name,
+            aliases: &[],
+            access,
+            admin_only: false,
+            secondary_ok: false,
+            fields: None,
+            catalog,
+            help,
+            run,
+        }
     }
 
     pub const fn catalog(mut self, catalog: CatalogUse) -> Self {
@@ -109,6 +124,12 @@ impl CommandSpec {
 
     pub const fn secondary_ok(mut self) -> Self {
         self.secondary_ok = true;
+        self
+    }
+
+    /// Other fields than these are refused.
+    pub const fn fields(mut self, fields: &'static [&'static str]) -> Self {
+        self.fields = Some(fields);
         self
     }
 

@@ -128,7 +128,9 @@ codes! {
     BalancerInterrupted = 194,
     ChunkRangeCleanupPending = 200,
     NetworkInterfaceExceededTimeLimit = 202,
+    ClusterTimeFailsRateLimiter = 205,
     NoSuchSession = 206,
+    InvalidUUID = 207,
     TransactionTooOld = 225,
     CannotImplicitlyCreateCollection = 227,
     CursorKilled = 237,
@@ -144,6 +146,7 @@ codes! {
     ExceededTimeLimit = 262,
     OperationNotSupportedInTransaction = 263,
     PreparedTransactionInProgress = 267,
+    FailPointSetFailed = 266,
     MigrationConflict = 272,
     ClientDisconnect = 279,
     ChangeStreamFatalError = 280,
@@ -176,4 +179,5 @@ codes! {
     StaleConfig = 13388,
     NotPrimaryNoSecondaryOk = 13435,
     NotPrimaryOrSecondary = 13436,
+    NotARetryableWriteCommand = 50768,
 }

@@ -74,6 +74,12 @@ impl Error {
         }))
     }
 
+    /// TypeMismatch (14) in the words that servers have for fields of documents without a declared form.
+    pub fn wrong_kind(field: &str, found: bson::spec::ElementType, expected: &str) -> Self {
+        let found = crate::bsonx::type_name(found);
+        Self::new(Code::TypeMismatch, format!("\"{field}\" had the wrong type. Expected {expected}, found {found}"))
+    }
+
     /// A fault of the router itself; `internal` goes to the log only.
     pub fn internal(internal: impl Into<String>) -> Self {
         Self::new(Code::InternalError, "The router hit an internal error; its log has the details")

@@ -74,20 +74,39 @@ impl ReadPreference {
     pub fn from_command(body: &RawDocument) -> Result<Self> {
         match bsonx::get(body, "$readPreference") {
             None => Ok(Self::PRIMARY),
-            Some(RawBsonRef::Document(doc)) => Self::parse(doc),
-            Some(_) => Err(Error::new(Code::TypeMismatch, "$readPreference has to be a document")),
+            Some(value) => Self::from_value(value),
         }
     }
 
-    /// Parses `{mode, tags?, maxStalenessSeconds?, hedge?}`; `hedge` is ignored.
+    /// The value of `$readPreference`.
+    ///
+    /// # Errors
+    /// As a server: TypeMismatch (14), NoSuchKey (4), BadValue (2), MaxStalenessOutOfRange (160), InvalidOptions (72),
+    /// 40415.
+    pub fn from_value(value: RawBsonRef<'_>) -> Result<Self> {
+        match value {
+            RawBsonRef::Document(doc) => Self::parse(doc),
+            other => {
+                let found = bsonx::type_name(other.element_type());
+                let text = format!("$readPreference has incorrect type: expected object but got {found}");
+                Err(Error::new(Code::TypeMismatch, text))
+            }
+        }
+    }
+
+    /// Parses `{mode, tags?, maxStalenessSeconds?, hedge?}`; `hedge` is checked and ignored.
     pub fn parse(doc: &RawDocument) -> Result<Self> {
         let text = match bsonx::get(doc, "mode") {
             Some(RawBsonRef::String(text)) => text,
-            Some(_) => return Err(Error::new(Code::TypeMismatch, "$readPreference.mode has to be a string")),
-            None => return Err(Error::new(Code::NoSuchKey, "$readPreference has to have a mode")),
+            Some(other) => return Err(Error::wrong_kind("mode", other.element_type(), "string")),
+            None => return Err(Error::new(Code::NoSuchKey, "Missing expected field \"mode\"")),
         };
         let mode = Mode::parse(text).ok_or_else(|| {
-            Error::new(Code::FailedToParse, format!("'{text}' is not a read preference mode: use primary, primaryPreferred, secondary, secondaryPreferred or nearest"))
+            let text = format!(
+                "Could not parse $readPreference mode '{text}'. Only the modes 'primary', 'primaryPreferred', \
+                 'secondary', 'secondaryPreferred', and 'nearest' are supported"
+            );
+            Error::new(Code::BadValue, text)
         })?;
         let tag_sets = match bsonx::get(doc, "tags") {
             None => Vec::new(),
@@ -104,27 +123,20 @@ impl ReadPreference {
                 }
                 sets
             }
-            Some(_) => {
-                return Err(Error::new(Code::TypeMismatch, "$readPreference.tags has to be an array of documents"));
-            }
+            Some(other) => return Err(Error::wrong_kind("tags", other.element_type(), "array")),
         };
         let max_staleness = match bsonx::get(doc, "maxStalenessSeconds") {
             None => None,
             Some(value) => parse_staleness(value)?,
         };
-        if mode == Mode::Primary {
-            if tag_sets.iter().any(|set| !set.is_empty()) {
-                return Err(Error::new(
-                    Code::BadValue,
-                    "read preference primary takes no tags: only one member can serve it",
-                ));
-            }
-            if max_staleness.is_some() {
-                return Err(Error::new(
-                    Code::BadValue,
-                    "read preference primary takes no maxStalenessSeconds: the primary is never stale",
-                ));
-            }
+        if mode == Mode::Primary && tag_sets.iter().any(|set| !set.is_empty()) {
+            return Err(Error::new(Code::BadValue, "Only empty tags are allowed with primary read preference"));
+        }
+        if mode == Mode::Primary && max_staleness.is_some() {
+            return Err(Error::new(Code::BadValue, "maxStalenessSeconds can not be set for the primary mode"));
+        }
+        if let Some(hedge) = bsonx::get(doc, "hedge") {
+            check_hedge(hedge, mode)?;
         }
         Ok(ReadPreference { mode, tag_sets: if mode == Mode::Primary { Vec::new() } else { tag_sets }, max_staleness })
     }
@@ -165,16 +177,56 @@ fn parse_tag_set(set: &RawDocument) -> Result<TagSet> {
 
 fn parse_staleness(value: RawBsonRef<'_>) -> Result<Option<Duration>> {
     let Some(seconds) = bsonx::as_int(value) else {
-        return Err(Error::new(Code::TypeMismatch, "$readPreference.maxStalenessSeconds has to be a number"));
+        let found = bsonx::type_name(value.element_type());
+        let text = format!("Expected field \"maxStalenessSeconds\" to have numeric type, but found {found}");
+        return Err(Error::new(Code::TypeMismatch, text));
     };
-    // -1 is how drivers write "no limit"; the server takes 0 for the same.
+    if let RawBsonRef::Double(exact) = value
+        && exact.fract() != 0.0
+    {
+        let text = format!(
+            "Expected field \"maxStalenessSeconds\" to have a value exactly representable as a 64-bit integer, \
+             but found maxStalenessSeconds: {exact}"
+        );
+        return Err(Error::new(Code::BadValue, text));
+    }
     match seconds {
-        -1 | 0 => Ok(None),
+        // As good as none.
+        0 => Ok(None),
+        ..0 => Err(Error::new(Code::BadValue, "maxStalenessSeconds must be a non-negative integer")),
         n if n >= MIN_MAX_STALENESS.as_secs() as i64 => Ok(Some(Duration::from_secs(n as u64))),
-        n => Err(Error::new(
+        _ => Err(Error::new(
             Code::MaxStalenessOutOfRange,
-            format!("maxStalenessSeconds has to be at least {} and is {n}", MIN_MAX_STALENESS.as_secs()),
+            format!("maxStalenessSeconds value can not be less than {}", MIN_MAX_STALENESS.as_secs()),
         )),
+    }
+}
+
+/// `hedge` has no effect here, but what is wrong with it is said.
+fn check_hedge(hedge: RawBsonRef<'_>, mode: Mode) -> Result<()> {
+    let RawBsonRef::Document(hedge) = hedge else {
+        let found = bsonx::type_name(hedge.element_type());
+        let text = format!("hedge field must be of type object if provided; found {found}");
+        return Err(Error::new(Code::TypeMismatch, text));
+    };
+    let mut enabled = true;
+    for entry in hedge.iter() {
+        match entry? {
+            (key, RawBsonRef::Boolean(given)) if key == "enabled" => enabled = given,
+            (key, RawBsonRef::Null) if key == "enabled" => {}
+            (key, other) if key == "enabled" => {
+                let found = bsonx::type_name(other.element_type());
+                let text = format!("BSON field 'hedge.enabled' is the wrong type '{found}', expected type 'bool'");
+                return Err(Error::new(Code::TypeMismatch, text));
+            }
+            (key, _) => {
+                return Err(Error::with_code(40415, format!("BSON field 'hedge.{key}' is an unknown field.")));
+            }
+        }
+    }
+    match enabled && mode == Mode::Primary {
+        true => Err(Error::new(Code::InvalidOptions, "cannot enable hedging for $readPreference mode \"primaryOnly\"")),
+        false => Ok(()),
     }
 }
 
@@ -216,17 +268,20 @@ mod tests {
 
     #[test]
     fn refuses_nonsense() {
-        assert_eq!(code(rawdoc! {"mode": "first"}), 9);
+        assert_eq!(code(rawdoc! {"mode": "first"}), 2);
         assert_eq!(code(rawdoc! {"mode": 1}), 14);
         assert_eq!(code(rawdoc! {}), 4);
         assert_eq!(code(rawdoc! {"mode": "nearest", "maxStalenessSeconds": 89}), 160);
-        assert_eq!(code(rawdoc! {"mode": "nearest", "maxStalenessSeconds": -2}), 160);
+        assert_eq!(code(rawdoc! {"mode": "nearest", "maxStalenessSeconds": -1}), 2);
+        assert_eq!(code(rawdoc! {"mode": "nearest", "maxStalenessSeconds": 90.5}), 2);
+        assert_eq!(code(rawdoc! {"mode": "nearest", "hedge": {"a": 1}}), 40415);
+        assert_eq!(code(rawdoc! {"mode": "primary", "hedge": {}}), 72);
         assert_eq!(code(rawdoc! {"mode": "nearest", "tags": {}}), 14);
         assert_eq!(code(rawdoc! {"mode": "primary", "tags": [{"a": "b"}]}), 2);
         assert_eq!(code(rawdoc! {"mode": "primary", "maxStalenessSeconds": 100}), 2);
         assert!(ReadPreference::parse(&rawdoc! {"mode": "primary", "tags": [{}]}).is_ok());
         assert!(
-            ReadPreference::parse(&rawdoc! {"mode": "secondary", "maxStalenessSeconds": -1})
+            ReadPreference::parse(&rawdoc! {"mode": "secondary", "maxStalenessSeconds": 0})
                 .unwrap()
                 .max_staleness
                 .is_none()

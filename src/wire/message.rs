@@ -120,7 +120,7 @@ impl Message {
     pub fn document_count(&self, name: &str) -> Option<usize> {
         match self.sequences.iter().find(|s| s.id == name) {
             Some(sequence) => Some(sequence.count),
-            None => self.array(name).map(|array| bsonx::fields(array).count()),
+            None => self.array(name).map(|array| Documents::Array(array, bsonx::fields(array)).count()),
         }
     }
 
@@ -170,7 +170,8 @@ impl<'a> Iterator for Documents<'a> {
                 Some(Ok(bsonx::view(doc)))
             }
             Documents::Array(array, elements) => {
-                let element = elements.next()?;
+                // Servers take null for nothing.
+                let element = elements.find(|element| element.kind != bsonx::kind::NULL)?;
                 Some(match array.get(element.range()) {
                     Some(doc) if element.kind == bsonx::kind::DOCUMENT => Ok(bsonx::view(doc)),
                     _ => Err(Error::new(Code::TypeMismatch, "Every operation of the array must be a document")),

@@ -9,7 +9,8 @@ use crate::error::Result;
 
 pub const COMMANDS: &[CommandSpec] = &[
     CommandSpec::new("connectionStatus", Access::Open, "who is authenticated on this connection", connection_status)
-        .secondary_ok(),
+        .secondary_ok()
+        .fields(&["showPrivileges"]),
     CommandSpec::new("whatsmyuri", Access::Open, "this client's address as the router sees it", whats_my_uri)
         .secondary_ok(),
 ];

@@ -9,7 +9,9 @@ use crate::command::{Access, CommandSpec, Ctx, Reply, Request};
 use crate::error::Result;
 
 pub const COMMANDS: &[CommandSpec] =
-    &[CommandSpec::new("hostInfo", Access::Cluster, "the machine the router runs on", host_info).secondary_ok()];
+    &[CommandSpec::new("hostInfo", Access::Cluster, "the machine the router runs on", host_info)
+        .secondary_ok()
+        .fields(&[])];
 
 fn host_info<'a>(ctx: &'a Ctx, _: &'a Request) -> BoxFuture<'a, Result<Reply>> {
     Box::pin(async move {

@@ -12,6 +12,7 @@ use crate::stats::log;
 pub const COMMANDS: &[CommandSpec] = &[
     CommandSpec::new("getLog", Access::Cluster, "the newest lines of the log: 'global', 'startupWarnings' or '*'", get)
         .admin()
+        .fields(&[])
         .secondary_ok(),
     CommandSpec::new("clearLog", Access::Cluster, "forgets the newest lines of the log 'global'", clear)
         .admin()

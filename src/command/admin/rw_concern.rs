@@ -19,10 +19,12 @@ use crate::wire::OutMsg;
 pub const COMMANDS: &[CommandSpec] = &[
     CommandSpec::new("getDefaultRWConcern", Access::Cluster, "the default read and write concern", get)
         .admin()
+        .fields(&["inMemory"])
         .catalog(CatalogUse::Newest)
         .secondary_ok(),
     CommandSpec::new("setDefaultRWConcern", Access::Cluster, "sets the default read and write concern", set)
         .admin()
+        .fields(&["defaultReadConcern", "defaultWriteConcern"])
         .catalog(CatalogUse::Newest),
 ];
 

@@ -16,8 +16,12 @@ use crate::wire::OutMsg;
 
 pub const COMMANDS: &[CommandSpec] = &[
     CommandSpec::new("startSession", Access::Authenticated, "starts a logical session", start).secondary_ok(),
-    CommandSpec::new("refreshSessions", Access::Authenticated, "keeps sessions alive", refresh).secondary_ok(),
-    CommandSpec::new("endSessions", Access::Open, "ends sessions that are no longer needed", end).secondary_ok(),
+    CommandSpec::new("refreshSessions", Access::Authenticated, "keeps sessions alive", refresh)
+        .secondary_ok()
+        .fields(&[]),
+    CommandSpec::new("endSessions", Access::Open, "ends sessions that are no longer needed", end)
+        .secondary_ok()
+        .fields(&[]),
     CommandSpec::new("killSessions", Access::Authenticated, "stops everything that runs in sessions", kill)
         .secondary_ok(),
     CommandSpec::new("killAllSessions", Access::Cluster, "stops everything that runs in users' sessions", kill_all)

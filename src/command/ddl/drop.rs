@@ -19,7 +19,8 @@ use crate::error::{Code, Error, Result};
 use crate::wire::OutMsg;
 
 pub const COMMANDS: &[CommandSpec] =
-    &[CommandSpec::new("drop", Access::DbAdmin, "drops a collection, with its indexes, chunks and zones", drop)];
+    &[CommandSpec::new("drop", Access::DbAdmin, "drops a collection, with its indexes, chunks and zones", drop)
+        .fields(&["collectionUUID"])];
 
 /// `CollectionUUIDMismatch`: the collection of that uuid is not there (any more).
 pub const UUID_MISMATCH: i32 = 361;

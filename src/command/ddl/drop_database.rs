@@ -14,7 +14,7 @@ use crate::error::{Code, Error, Result};
 use crate::wire::OutMsg;
 
 pub const COMMANDS: &[CommandSpec] =
-    &[CommandSpec::new("dropDatabase", Access::DbAdmin, "drops a database on all shards", drop_database)];
+    &[CommandSpec::new("dropDatabase", Access::DbAdmin, "drops a database on all shards", drop_database).fields(&[])];
 
 fn drop_database<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
     Box::pin(async move {

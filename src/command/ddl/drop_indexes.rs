@@ -19,7 +19,8 @@ use crate::wire::OutMsg;
 
 pub const COMMANDS: &[CommandSpec] =
     &[CommandSpec::new("dropIndexes", Access::DbAdmin, "drops indexes on every shard of a collection", run)
-        .aliases(&["deleteIndexes"])];
+        .aliases(&["deleteIndexes"])
+        .fields(&["index", "collectionUUID"])];
 
 fn run<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
     Box::pin(async move {

@@ -90,7 +90,7 @@ impl Gate {
     /// Statements of a transaction pass, except the first: the shards hold locks for them, and a change of structure
     /// waits there for the transaction to end.
     pub async fn pass(&self, op: &OpContext, request: &Request) -> Result<bool> {
-        if !self.is_closed() || (request.generic.in_transaction && !request.generic.start_transaction) {
+        if !self.is_closed() || (request.generic.in_transaction && !request.generic.start_transaction()) {
             return Ok(false);
         }
         let mut parked = None;

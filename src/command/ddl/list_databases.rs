@@ -20,6 +20,7 @@ pub const COMMANDS: &[CommandSpec] =
         .aliases(&["listdatabases"])
         .catalog(CatalogUse::Newest)
         .admin()
+        .fields(&["filter", "nameOnly", "authorizedDatabases"])
         .secondary_ok()];
 
 fn list_databases<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {

@@ -19,7 +19,9 @@ use crate::error::{Code, Error, Result};
 use crate::wire::OutMsg;
 
 pub const COMMANDS: &[CommandSpec] =
-    &[CommandSpec::new("renameCollection", Access::DbAdmin, "gives a collection another name", rename).admin()];
+    &[CommandSpec::new("renameCollection", Access::DbAdmin, "gives a collection another name", rename)
+        .admin()
+        .fields(&["to", "dropTarget", "stayTemp", "collectionUUID"])];
 
 fn rename<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Reply>> {
     Box::pin(async move {

@@ -30,23 +30,29 @@ pub fn aggregate<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result
         if let Some(RawBsonRef::Array(pipeline)) = request.get("pipeline") {
             refuse_internal_targets(&stages::foreign(request.db(), pipeline))?;
         }
-        if bsonx::truthy(request.body(), "explain").unwrap_or(false) {
-            return super::explain::explain_aggregate(ctx, request).await;
+        match request.get("explain") {
+            None | Some(RawBsonRef::Boolean(false)) => {}
+            Some(RawBsonRef::Boolean(true)) => return super::explain::explain_aggregate(ctx, request).await,
+            Some(_) => return Err(Error::new(Code::TypeMismatch, "explain must be a boolean")),
         }
         let pipeline = match request.get("pipeline") {
             Some(RawBsonRef::Array(pipeline)) => pipeline,
+            None => {
+                let text = "BSON field 'aggregate.pipeline' is missing but a required field";
+                return Err(Error::with_code(40414, text));
+            }
             _ => return Err(Error::new(Code::TypeMismatch, "'pipeline' option must be specified as an array")),
         };
         let stages = stages::stages(pipeline)?;
         match request.argument()? {
-            RawBsonRef::String(_) => {}
             other if whole(other) == Some(1) => return on_database(ctx, request, pipeline, &stages).await,
-            _ => {
+            other if whole(other).is_some() => {
                 return Err(Error::new(
                     Code::FailedToParse,
                     "Invalid command format: the 'aggregate' field must specify a collection name or 1",
                 ));
             }
+            _ => {}
         }
         let ns = request.namespace()?;
         let foreign = stages::foreign(ns.db(), pipeline);
@@ -89,17 +95,26 @@ fn is_internal(db: &str) -> bool {
 
 /// Fields that routers send to shards and clients must not send to routers.
 fn refuse_internal_fields(body: &RawDocument) -> Result<()> {
-    let set = |field| bsonx::truthy(body, field).unwrap_or(false);
-    if set("fromMongos") {
+    let set = |field| match bsonx::get(body, field) {
+        None => Ok(None),
+        Some(RawBsonRef::Boolean(set)) => Ok(Some(set)),
+        Some(other) => {
+            let found = bsonx::type_name(other.element_type());
+            let text = format!("Field '{field}' should be a boolean value, but found: {found}");
+            Err(Error::new(Code::TypeMismatch, text))
+        }
+    };
+    let (needs_merge, from_mongos) = (set("needsMerge")?, set("fromMongos")?);
+    if from_mongos == Some(true) {
         return Err(Error::with_code(
             51089,
             "Internal parameter(s) [needsMerge, fromMongos] cannot be set to 'true' when sent to mongos",
         ));
     }
-    if set("needsMerge") {
+    if needs_merge.is_some() && from_mongos.is_none() {
         return Err(Error::new(Code::FailedToParse, "Cannot specify 'needsMerge' without 'fromMongos'"));
     }
-    if bsonx::get(body, "exchange").is_some() {
+    if bsonx::get(body, "exchange").is_some_and(|value| value != RawBsonRef::Null) {
         return Err(Error::with_code(51028, "Internal parameter 'exchange' cannot be set when sent to mongos"));
     }
     Ok(())
@@ -184,15 +199,7 @@ async fn on_sharded(
         Err(NoPlan::AskShard) => return ctx.judge(request, &route).await,
         Err(NoPlan::Error(error)) => return Err(error),
     };
-    let cursor_size = bsonx::doc(request.body(), "cursor").and_then(|c| bsonx::get(c, "batchSize"));
-    let batch_size = match (request.get("cursor"), cursor_size) {
-        (Some(RawBsonRef::Document(_)), None) => None,
-        (Some(RawBsonRef::Document(_)), Some(size)) => match whole(size).filter(|n| *n >= 0) {
-            Some(size) => Some(size),
-            None => return ctx.judge(request, &route).await,
-        },
-        _ => return ctx.judge(request, &route).await,
-    };
+    let Some(batch_size) = batch_size(request.body()) else { return ctx.judge(request, &route).await };
     let run = Run { ctx, request, ns, coll, route: &route, plan: &plan, batch_size };
     match &plan.merge {
         Merge::Stream(stream) => run.stream(stream).await,
@@ -205,6 +212,19 @@ async fn on_sharded(
         }
         Merge::Pipeline { input, pipeline } => run.gathered(input, pipeline, foreign).await,
     }
+}
+
+/// The `cursor.batchSize`, if there is one; `None` where `cursor` is not as it must be.
+fn batch_size(body: &RawDocument) -> Option<Option<i64>> {
+    let mut size = None;
+    for (key, value) in bsonx::doc(body, "cursor")?.iter().flatten() {
+        match (key.as_str(), value) {
+            ("batchSize", RawBsonRef::Null) => {}
+            ("batchSize", value) => size = Some(whole(value).filter(|n| *n >= 0)?),
+            _ => return None,
+        }
+    }
+    Some(size)
 }
 
 /// The condition that the documents of the first stages fulfil: the leading `$match`es, or the query of `$geoNear`.
@@ -381,16 +401,7 @@ fn merge_body(
     }
     out.close();
     let bytes = request.as_bytes();
-    for field in [
-        "cursor",
-        "let",
-        "allowDiskUse",
-        "maxTimeMS",
-        "writeConcern",
-        "bypassDocumentValidation",
-        "runtimeConstants",
-        "$db",
-    ] {
+    for field in ["cursor", "let", "allowDiskUse", "maxTimeMS", "writeConcern", "bypassDocumentValidation", "$db"] {
         if let Some(found) = bsonx::find(bytes, field) {
             out.raw_fields(&bytes[found.whole()]);
         }

@@ -59,14 +59,10 @@ impl<'a> Args<'a> {
                     args.skip = whole(value).unwrap_or(0);
                     args.odd |= args.skip < 0 || (whole(value).is_none() && value != RawBsonRef::Null);
                 }
-                "limit" => {
-                    let exact = !matches!(value, RawBsonRef::Double(n) if n.fract() != 0.0)
-                        && !matches!(value, RawBsonRef::Decimal128(_));
-                    match whole(value).filter(|n| exact && *n != i64::MIN) {
-                        Some(limit) => args.limit = limit.abs(),
-                        None => args.odd = true,
-                    }
-                }
+                "limit" => match exactly(value).filter(|n| *n != i64::MIN) {
+                    Some(limit) => args.limit = limit.abs(),
+                    None => args.odd = true,
+                },
                 _ => {}
             }
         }
@@ -92,6 +88,19 @@ impl<'a> Args<'a> {
         }
         out.finish()
     }
+}
+
+/// A number that is an integer, of whatever type: a limit is not rounded.
+fn exactly(value: RawBsonRef<'_>) -> Option<i64> {
+    let fraction = match value {
+        RawBsonRef::Double(n) => n.fract(),
+        RawBsonRef::Decimal128(n) => n.to_string().parse::<f64>().map_or(f64::NAN, |n| match n.abs() < 2e18 {
+            true => n.fract(),
+            false => f64::NAN,
+        }),
+        _ => 0.0,
+    };
+    whole(value).filter(|_| fraction == 0.0)
 }
 
 async fn count_on_one(ctx: &Ctx, request: &Request, pref: &ReadPreference, shard: &ShardId) -> Result<Reply> {
@@ -173,6 +182,8 @@ mod tests {
             rawdoc! { "limit": "x" },
             rawdoc! { "limit": 1.7 },
             rawdoc! { "limit": i64::MIN },
+            rawdoc! { "limit": "1.5".parse::<bson::Decimal128>().unwrap() },
+            rawdoc! { "limit": "1E+30".parse::<bson::Decimal128>().unwrap() },
             rawdoc! { "limit": bson::RawBson::Null },
             rawdoc! { "skip": -1 },
             rawdoc! { "query": 5 },

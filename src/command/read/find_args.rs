@@ -63,7 +63,11 @@ impl<'a> FindArgs<'a> {
             b"skip" => self.skip = self.number(value).unwrap_or(0),
             b"limit" => self.limit = self.number(value).unwrap_or(0),
             b"batchSize" => self.batch_size = self.number(value),
-            b"singleBatch" => self.single_batch = self.boolean(value),
+            // Unlike the others it must be a boolean, and the shards are not told of it.
+            b"singleBatch" => {
+                self.odd |= value.as_bool().is_none();
+                self.single_batch = bsonx::is_true(value);
+            }
             b"tailable" => self.tailable = self.boolean(value),
             b"awaitData" => self.await_data = self.boolean(value),
             b"noCursorTimeout" => self.no_timeout = self.boolean(value),
@@ -71,7 +75,7 @@ impl<'a> FindArgs<'a> {
             b"returnKey" => self.return_key = self.boolean(value),
             b"$_requestResumeToken" => self.resume_token = self.boolean(value),
             // Gone since 5.1; a server says so.
-            b"ntoreturn" => self.odd = true,
+            b"ntoreturn" => self.odd |= value != RawBsonRef::Null,
             _ => {}
         }
     }

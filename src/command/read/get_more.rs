@@ -33,10 +33,12 @@ impl<'a> Args<'a> {
             match element.key().as_str() {
                 "getMore" => match element.value()? {
                     RawBsonRef::Int64(n) => id = Some(n),
+                    RawBsonRef::Null => {}
                     other => return Err(wrong_type("getMore", "getMore", other, "long")),
                 },
                 "collection" => match element.value()? {
                     RawBsonRef::String(name) => collection = Some(name),
+                    RawBsonRef::Null => {}
                     other => return Err(wrong_type("getMore", "collection", other, "string")),
                 },
                 "batchSize" => batch_size = not_negative("getMore", "batchSize", element.value()?)?,
@@ -47,13 +49,14 @@ impl<'a> Args<'a> {
                 }
             }
         }
-        let collection = collection.ok_or_else(|| {
-            Error::with_code(40414, "BSON field 'getMore.collection' is missing but a required field")
-        })?;
+        let missing =
+            |field| Error::with_code(40414, format!("BSON field 'getMore.{field}' is missing but a required field"));
+        let id = id.ok_or_else(|| missing("getMore"))?;
+        let collection = collection.ok_or_else(|| missing("collection"))?;
         if collection.is_empty() {
             return Err(Error::new(Code::InvalidNamespace, "Collection names cannot be empty"));
         }
-        Ok(Args { id: id.unwrap_or(0), collection, batch_size, has_max_time })
+        Ok(Args { id, collection, batch_size, has_max_time })
     }
 
     /// Documents the batch may hold; a size of 0 is none at all.

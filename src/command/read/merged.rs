@@ -15,7 +15,7 @@ use crate::command::{Ctx, Reply, Request};
 use crate::cursor::{Cursor, MergedCursor, RemoteCursor};
 use crate::error::{Code, Error, Result};
 use crate::merge::{CursorFields, Merger, ReplyWriter, Sink};
-use crate::router::clock::{pack, unpack};
+use crate::router::clock::{self, pack, unpack};
 use crate::scatter::named_time;
 use crate::shard::{ReadPreference, Retryable, ShardReply};
 use crate::wire::OutMsg;
@@ -188,20 +188,16 @@ impl Ctx {
             // Shards have to know of the time before they read at it. What the client gossips reaches them anyway.
             times.cluster_time = clock.document().filter(|_| own >= clients);
         }
-        if mentions_now(body.as_bytes()) && bsonx::get(body, "runtimeConstants").is_none() {
+        if mentions_now(body.as_bytes()) {
             times.now = Some((bson::DateTime::now(), clock.newest()));
         }
         Ok(times)
     }
 }
 
-/// How far ahead of the wall clock a client's `$clusterTime` may be, in seconds: servers refuse later ones
-/// (`maxAcceptableLogicalClockDriftSecs`).
-const MAX_DRIFT: u64 = 365 * 24 * 60 * 60;
-
 /// The cluster time that the client has seen, packed; 0 where it tells none, or one that servers refuse.
 fn client_time(body: &RawDocument, now: bson::DateTime) -> u64 {
-    let latest = u64::try_from(now.timestamp_millis() / 1000).unwrap_or(0) + MAX_DRIFT;
+    let latest = u64::try_from(now.timestamp_millis() / 1000).unwrap_or(0) + clock::MAX_DRIFT;
     match bsonx::doc(body, "$clusterTime").and_then(|gossip| bsonx::get(gossip, "clusterTime")) {
         Some(RawBsonRef::Timestamp(time)) if u64::from(time.time) <= latest => pack(time),
         _ => 0,

@@ -37,5 +37,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     CommandSpec::new("getMore", Access::Read, "gives more of a cursor's result", get_more::get_more)
         .secondary_ok()
         .catalog(CatalogUse::Nothing),
-    CommandSpec::new("killCursors", Access::Authenticated, "closes cursors", kill_cursors::kill_cursors).secondary_ok(),
+    CommandSpec::new("killCursors", Access::Authenticated, "closes cursors", kill_cursors::kill_cursors)
+        .secondary_ok()
+        .fields(&["cursors"]),
 ];

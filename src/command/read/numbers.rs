@@ -34,6 +34,7 @@ pub fn wrong_type(command: &str, field: &str, value: RawBsonRef<'_>, expected: &
     let found = crate::bsonx::type_name(value.element_type());
     let expected = match expected {
         "number" => "types '[long, int, decimal, double']".to_owned(),
+        "bool or number" => "types '[bool, long, int, decimal, double']".to_owned(),
         one => format!("type '{one}'"),
     };
     Error::new(

@@ -82,10 +82,7 @@ impl Ctx {
 impl Request {
     /// The `$readPreference` of the command; primary where it has none.
     pub fn read_preference(&self) -> Result<ReadPreference> {
-        match self.generic.has_read_preference {
-            true => ReadPreference::from_command(self.body()),
-            false => Ok(ReadPreference::PRIMARY),
-        }
+        Ok(self.generic.read_preference.clone())
     }
 
     /// Whether a read may be sent once more: always, except in a transaction, whose statements the shard counts.

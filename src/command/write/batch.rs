@@ -33,7 +33,7 @@ impl Batch<'_> {
     /// Those that concern the command as a whole: nothing was done, the operation was stopped, or a retry by the client
     /// will find out what was done.
     pub async fn run(&self) -> Result<Reply> {
-        let mut joined = if self.payload == "updates" { Joined::for_update() } else { Joined::default() };
+        let mut joined = self.nothing();
         let size = |index| self.ops.size(index);
         let limits = Limits::for_message(self.envelope.overhead(self.ops.len()));
         for step in Planner::new(&self.places, &size, limits, self.envelope.ordered) {
@@ -55,7 +55,14 @@ impl Batch<'_> {
                 break;
             }
         }
+        if self.envelope.quiet {
+            joined = self.nothing();
+        }
         Ok(Reply::doc(joined.into_reply()))
+    }
+
+    fn nothing(&self) -> Joined {
+        if self.payload == "updates" { Joined::for_update() } else { Joined::default() }
     }
 
     fn retryable(&self) -> bool {

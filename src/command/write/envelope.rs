@@ -25,6 +25,8 @@ pub struct Envelope {
     stmt_ids: StmtIds,
     /// Stop at the first statement that fails.
     pub ordered: bool,
+    /// The client asks for no acknowledgement: whether and what was done is not told.
+    pub quiet: bool,
 }
 
 impl Envelope {
@@ -63,6 +65,7 @@ impl Envelope {
             txn_number: request.generic.txn_number,
             stmt_ids,
             ordered: ordered.unwrap_or(true),
+            quiet,
         })
     }
 

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use bson::RawDocument;
+use bson::{RawBsonRef, RawDocument};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::bsonx;
 use crate::command::Request;
+use crate::command::request::null_array;
 use crate::error::{Code, Error, Result};
 use crate::wire::MAX_WRITE_BATCH;
 
@@ -32,6 +33,7 @@ impl Ops {
         let message = &request.message;
         let name = request.spec.name;
         let count = message.document_count(payload).ok_or_else(|| match request.get(payload) {
+            Some(RawBsonRef::Null) => null_array(payload),
             Some(other) => Error::new(
                 Code::TypeMismatch,
                 format!(
