@@ -15,7 +15,9 @@ use crate::stats::log;
 /// What keeps the router from starting, for the person at the terminal.
 pub async fn run(args: ServeArgs, argv: Vec<String>) -> Result<(), String> {
     let config = args.config(argv).map_err(|e| e.to_string())?;
+    config.check_directories()?;
     if args.check {
+        config.check_addresses()?;
         println!("{}", shown(&config));
         return Ok(());
     }

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pymongo
-from cluster import BIN, MONGOD, Output, eventually, is_free
+from cluster import BIN, MONGOD, Output, eventually, is_free, start_process
 
 QUIET = subprocess.DEVNULL
 
@@ -59,7 +59,7 @@ class Bare:
         command = [MONGOD, "--port", str(port), "--bind_ip", "127.0.0.1", "--dbpath", str(path), "--replSet", name]
         command += ["--nounixsocket", "--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "64", "--logpath", f"{path}/log"]
         command += ["--setParameter", "enableTestCommands=1", "--setParameter", "diagnosticDataCollectionEnabled=false"]
-        self.mongods[name] = subprocess.Popen(command, stdin=QUIET, stdout=QUIET, stderr=QUIET)
+        self.mongods[name] = start_process(command, stdin=QUIET, stdout=QUIET, stderr=QUIET)
 
     def _initiate(self, name, port):
         with pymongo.MongoClient("127.0.0.1", port, directConnection=True) as c:
@@ -95,7 +95,7 @@ class Bare:
             )
         )
         eventually(lambda: is_free(port), every=0.02, what=f"port {port}")
-        self.routers[index] = subprocess.Popen(
+        self.routers[index] = start_process(
             [BIN, "serve", "--config", str(config)], stdin=QUIET, stdout=QUIET, stderr=subprocess.PIPE, text=True
         )
         errors = Output(self.routers[index].stderr)

@@ -4,6 +4,7 @@ Where the programs are comes from the environment, which integration/run sets: M
 MOSAIC_MONGOSH. MOSAIC_TEST_PORT makes ports start there instead of at random.
 """
 
+import ctypes
 import json
 import os
 import random
@@ -12,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -26,6 +28,25 @@ MONGOD = os.environ.get("MOSAIC_MONGOD", "mongod")
 MONGOSH = os.environ.get("MOSAIC_MONGOSH", "mongosh")
 START_PATIENCE = 240
 SPAN = 90  # ports a cluster may use above its base
+
+
+_prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+PR_SET_PDEATHSIG = 1
+
+
+def start_process(command, **options):
+    """subprocess.Popen of a process that does not outlive this one, however this one ends."""
+    # The kernel watches the thread that starts the process: only the main one lives as long as the process.
+    if _prctl and threading.current_thread() is threading.main_thread():
+        parent = os.getpid()
+
+        def die_with_parent():
+            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+
+        options["preexec_fn"] = die_with_parent
+    return subprocess.Popen(command, **options)
 
 
 def is_free(port):
@@ -114,7 +135,7 @@ class Cluster:
 
     def launch(self):
         """Starts the process without waiting."""
-        self.process = subprocess.Popen(
+        self.process = start_process(
             self.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.env
         )
         self.out, self.err = Output(self.process.stdout), Output(self.process.stderr)
@@ -274,7 +295,7 @@ class Cluster:
         """Starts a member again that was killed or stopped."""
         command = self._commands[(name, index)]
         quiet = subprocess.DEVNULL
-        self.restarted[(name, index)] = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+        self.restarted[(name, index)] = start_process(command, stdin=quiet, stdout=quiet, stderr=quiet)
 
         def up():
             with pymongo.MongoClient(
@@ -306,7 +327,7 @@ class Oracle:
 
     def __enter__(self):
         quiet = subprocess.DEVNULL
-        self.process = subprocess.Popen(self.command, stdin=quiet, stdout=quiet, stderr=quiet)
+        self.process = start_process(self.command, stdin=quiet, stdout=quiet, stderr=quiet)
         try:
             self.client = pymongo.MongoClient("127.0.0.1", self.port, directConnection=True)
             host = f"127.0.0.1:{self.port}"
@@ -404,7 +425,7 @@ class Serve:
         command = [BIN, "serve", "--port", str(self.port), "--bind_ip", "127.0.0.1", *self.catalog]
         command += ["--setParameter", "enableTestCommands=1"]
         with open(f"{self.dir}/log", "ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = start_process(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.client = pymongo.MongoClient("127.0.0.1", self.port, serverSelectionTimeoutMS=20000)
         eventually(lambda: self.client.admin.command("ping"), what="the router's start")
         return self

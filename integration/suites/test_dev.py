@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -97,6 +98,18 @@ class Life(unittest.TestCase):
             client = cluster.client()
             eventually(lambda: client.admin.command("listShards")["ok"])
             cluster.restart_member("shard0", victim)
+
+
+class Killed(unittest.TestCase):
+    def test_a_suite_that_is_killed_leaves_nothing(self):
+        script = "import sys, time; from cluster import start_process\nprint(start_process(['sleep', '600']).pid, flush=True); time.sleep(600)"
+        lib = Path(__file__).resolve().parent.parent / "lib"
+        env = {**os.environ, "PYTHONPATH": str(lib)}
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=env) as suite:
+            child = int(suite.stdout.readline())
+            self.assertTrue(alive(child))
+            suite.kill()
+            wait_gone(child, 5)
 
 
 class Refusals(unittest.TestCase):

@@ -4,6 +4,8 @@
 //! `i/chunks`, keyed by uuid, `lastmod` and the chunk's key, so that a collection's chunks are found in the order of
 //! their versions. Commits are durable when they return; notes (pings, log lines) become durable with the next commit.
 
+use std::fs::{File, TryLockError};
+use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use async_trait::async_trait;
 use bson::oid::ObjectId;
 use bson::{Bson, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use parking_lot::Mutex;
+use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, Durability, ReadTransaction, ReadableDatabase, TableDefinition};
 use tokio::sync::watch;
 
@@ -52,19 +55,16 @@ impl EmbeddedStore {
     }
 
     fn open_blocking(path: PathBuf, holder: &str) -> Result<Self> {
-        if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
-            std::fs::create_dir_all(dir).map_err(|e| broken(format!("{}: {e}", dir.display())))?;
-        }
-        let db = match Database::builder().set_cache_size(64 << 20).create(&path) {
-            Ok(db) => db,
-            Err(DatabaseError::DatabaseAlreadyOpen) => return Err(in_use(&path)),
+        let db = match path.symlink_metadata() {
+            Ok(_) => open_existing(&path)?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => create(&path)?,
             Err(e) => return Err(broken(format!("{}: {e}", path.display()))),
         };
         let note = format!("pid {}, {holder}", std::process::id());
         if let Err(e) = std::fs::write(holder_file(&path), note) {
             tracing::warn!(error = %e, "could not write who holds the catalog file");
         }
-        let (version, clock) = initialise(&db)?;
+        let (version, clock) = state(&db, &path)?;
         Ok(EmbeddedStore {
             db: Arc::new(db),
             path,
@@ -82,8 +82,12 @@ impl EmbeddedStore {
 }
 
 fn holder_file(path: &Path) -> PathBuf {
+    beside(path, ".holder")
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".holder");
+    name.push(suffix);
     name.into()
 }
 
@@ -101,27 +105,87 @@ fn in_use(path: &Path) -> Error {
     .from_router()
 }
 
-/// Creates what every catalog has; gives the version and the clock.
-fn initialise(db: &Database) -> Result<(u64, u64)> {
-    let txn = db.begin_write().map_err(broken)?;
-    let id = Bson::String("version".into());
-    let found = apply::get(&txn, collection::CATALOG, &id)?;
-    let (version, clock) = match found {
-        Some(doc) => {
-            let format = bsonx::int(&doc, "format").unwrap_or(FORMAT);
-            if format > FORMAT {
-                return Err(broken(format!("its format {format} is newer than this program knows ({FORMAT})")));
-            }
-            (bsonx::int(&doc, "version").unwrap_or(0), bsonx::int(&doc, "clock").unwrap_or(0))
-        }
-        None => {
-            apply::put(&txn, collection::CATALOG, &catalog_doc(1, 0))?;
-            apply::put(&txn, collection::VERSION, &version_doc(ObjectId::new()))?;
-            (1, 0)
-        }
+fn builder() -> redb::Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(64 << 20);
+    builder
+}
+
+/// Opens a file that is there. It is never made into a new catalog: whoever emptied or replaced it would lose a cluster.
+fn open_existing(path: &Path) -> Result<Database> {
+    // The engine trusts the file's header so far that a cut file may make it panic.
+    let opened = std::panic::catch_unwind(|| builder().open(path));
+    match opened {
+        Ok(Ok(db)) => Ok(db),
+        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => Err(in_use(path)),
+        Ok(Err(e)) => Err(no_catalog(path, &e.to_string())),
+        Err(_) => Err(no_catalog(path, "it is damaged")),
+    }
+}
+
+/// Why a file that exists is not used, and what to do.
+fn no_catalog(path: &Path, why: &str) -> Error {
+    let what = match path.metadata() {
+        Ok(m) if m.len() == 0 => "it is empty",
+        _ => why,
     };
-    txn.commit().map_err(broken)?;
-    Ok((version as u64, clock as u64))
+    broken(format!(
+        "{} is not a catalog, or is damaged: {what}. Put back a copy of the catalog; only if there is no cluster to lose, \
+         remove the file, and a new, empty cluster is created",
+        path.display()
+    ))
+}
+
+/// Creates the file under another name and renames it when all is on disk: a crash leaves no half of a catalog.
+fn create(path: &Path) -> Result<Database> {
+    let failed = |e: &dyn std::fmt::Display| broken(format!("cannot create {}: {e}", path.display()));
+    let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !dir.is_dir() {
+        return Err(failed(&format!("there is no directory {}", dir.display())));
+    }
+    let new = beside(path, ".new");
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(&new);
+    let file = file.map_err(|e| failed(&e))?;
+    // Held until the catalog is closed; who has it is alone in what follows.
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(in_use(path)),
+        Err(TryLockError::Error(e)) => return Err(failed(&e)),
+    }
+    if path.symlink_metadata().is_ok() {
+        // Another process was faster.
+        return open_existing(path);
+    }
+    // What a crash left.
+    file.set_len(0).map_err(|e| failed(&e))?;
+    let backend = FileBackend::new(file).map_err(|e| failed(&e))?;
+    let db = builder().create_with_backend(backend).map_err(|e| failed(&e))?;
+    initialise(&db)?;
+    std::fs::rename(&new, path).map_err(|e| failed(&e))?;
+    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| failed(&e))?;
+    tracing::warn!(path = %path.display(), "there was no catalog file: a new, empty cluster was created");
+    Ok(db)
+}
+
+/// Writes what every catalog has.
+fn initialise(db: &Database) -> Result<()> {
+    let txn = db.begin_write().map_err(broken)?;
+    apply::put(&txn, collection::CATALOG, &catalog_doc(1, 0))?;
+    apply::put(&txn, collection::VERSION, &version_doc(ObjectId::new()))?;
+    txn.commit().map_err(broken)
+}
+
+/// The version and the clock.
+fn state(db: &Database, path: &Path) -> Result<(u64, u64)> {
+    let read = db.begin_read().map_err(broken)?;
+    let found = read_get(&read, collection::CATALOG, &Bson::String("version".into()))?;
+    let doc = found.ok_or_else(|| no_catalog(path, "it has no version"))?;
+    let format = bsonx::int(&doc, "format").unwrap_or(FORMAT);
+    if format > FORMAT {
+        return Err(broken(format!("its format {format} is newer than this program knows ({FORMAT})")));
+    }
+    let version = bsonx::int(&doc, "version").unwrap_or(0);
+    Ok((version as u64, bsonx::int(&doc, "clock").unwrap_or(0) as u64))
 }
 
 fn catalog_doc(version: u64, clock: u64) -> RawDocumentBuf {
@@ -331,7 +395,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn suite() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Arc::new(EmbeddedStore::open(dir.path().join("sub/catalog.redb"), "test").await.unwrap());
+        let store = Arc::new(EmbeddedStore::open(dir.path().join("catalog.redb"), "test").await.unwrap());
         suite::run(store.clone(), store).await;
     }
 
@@ -373,5 +437,35 @@ mod tests {
         std::fs::write(&path, vec![7u8; 10_000]).unwrap();
         let error = EmbeddedStore::open(&path, "t").await.err().expect("no redb file");
         assert!(error.message().contains("not-a-catalog"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_emptied_or_cut_is_no_new_cluster() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("catalog.redb");
+        drop(EmbeddedStore::open(&path, "t").await.unwrap());
+        let whole = std::fs::read(&path).unwrap();
+        for length in [0, 1, 100, 4096, whole.len() / 2] {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            let error = EmbeddedStore::open(&path, "t").await.err().expect("no catalog");
+            assert!(
+                error.message().contains("catalog.redb") && error.message().contains("Put back"),
+                "{length}: {error}"
+            );
+        }
+        drop(Database::create(dir.path().join("foreign")).unwrap());
+        assert!(EmbeddedStore::open(dir.path().join("foreign"), "t").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_crash_while_creating_does_not_keep_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("catalog.redb");
+        std::fs::write(beside(&path, ".new"), vec![7u8; 5_000]).unwrap();
+        drop(EmbeddedStore::open(&path, "t").await.unwrap());
+        assert!(!beside(&path, ".new").exists());
+        EmbeddedStore::open(&path, "t").await.unwrap();
+        let error = EmbeddedStore::open(dir.path().join("sub/catalog.redb"), "t").await.err().expect("no directory");
+        assert!(error.message().contains("there is no directory"), "{error}");
     }
 }

@@ -292,6 +292,13 @@ fn edit_distance(a: &str, b: &str) -> usize {
 fn finish(mut draft: Draft, given: &[Setting]) -> Result<Config> {
     let origin = |path: &str| given.iter().find(|s| s.path == path).map_or(Origin::Nowhere, |s| s.origin.clone());
     let refuse = |path: &str, message: &str| Err(ConfigError { origin: origin(path), message: message.to_owned() });
+    let size = |name| draft.config.parameters.int(name);
+    if size("ShardingTaskExecutorPoolMinSize") > size("ShardingTaskExecutorPoolMaxSize") {
+        return refuse(
+            "setParameter.ShardingTaskExecutorPoolMinSize",
+            "ShardingTaskExecutorPoolMinSize is larger than ShardingTaskExecutorPoolMaxSize",
+        );
+    }
     draft.config.catalog = match (draft.config_db.take(), draft.catalog_path.take()) {
         (Some(_), Some(_)) => {
             return refuse(

@@ -12,6 +12,7 @@ pub mod file;
 pub mod keyfile;
 mod options;
 pub mod params;
+mod places;
 mod yaml;
 
 pub use params::Parameters;

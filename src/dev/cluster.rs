@@ -45,6 +45,9 @@ pub async fn run(args: DevArgs, argv: Vec<String>) -> Result<(), Failure> {
     let router_ports = router_ports(&args)?;
     let home = Home::open(args.dir.as_deref())?;
     let layout = home.layout(&args)?;
+    home.check_catalog(&layout)?;
+    // What --setParameter has wrong is told before anything is started.
+    args.router_config(layout::catalog(&layout, &home), args.port, argv.clone()).map_err(|e| e.to_string())?;
     check_member_ports(&layout, &router_ports, &home).await?;
     home.keep(&layout)?;
     let mongod = mongod::find(args.mongod.as_deref())?;
@@ -181,6 +184,7 @@ impl Cluster {
             self.routers.push(running.map_err(|e| format!("cannot start the router on port {port}: {e}"))?);
             progress!("router on port {port}");
         }
+        home.keep(&Layout { initiated: true, ..layout.clone() })?;
         let client = replset::connect(args.port).await?;
         for set in &layout.shards {
             replset::add_shard(&client, set).await?;

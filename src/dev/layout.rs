@@ -48,6 +48,9 @@ pub struct Layout {
     pub shards: Vec<SetLayout>,
     /// The config replica set, where the catalog is kept on one.
     pub config: Option<SetLayout>,
+    /// A start came as far as a catalog: from then on a missing one is a lost one.
+    #[serde(default)]
+    pub initiated: bool,
 }
 
 impl Layout {
@@ -120,6 +123,21 @@ impl Home {
             ));
         }
         plan(before, args, &mut FreePorts::above(args.port))
+    }
+
+    /// # Errors
+    /// The embedded catalog of a cluster that had one is gone: a new one would not know the data of the shards.
+    pub fn check_catalog(&self, layout: &Layout) -> Result<(), Failure> {
+        let file = self.embedded_catalog();
+        if !layout.initiated || layout.config.is_some() || file.exists() {
+            return Ok(());
+        }
+        Err(format!(
+            "the catalog {} is gone, and without it nobody knows which data of the cluster in {} is where: put back a copy \
+             of the file, or remove the directory to begin a new cluster",
+            file.display(),
+            self.path.display()
+        ))
     }
 
     /// Writes the layout down for later starts. To be called when its ports were found free, and before a member is
@@ -242,7 +260,13 @@ fn plan(before: Option<Layout>, args: &DevArgs, ports: &mut FreePorts) -> Result
             }
             before
         }
-        None => Layout { version: VERSION, members: args.members.unwrap_or(1), shards: Vec::new(), config: None },
+        None => Layout {
+            version: VERSION,
+            members: args.members.unwrap_or(1),
+            shards: Vec::new(),
+            config: None,
+            initiated: false,
+        },
     };
     let members = layout.members;
     let mut set = |name: String| -> Result<SetLayout, Failure> {
@@ -336,6 +360,20 @@ mod tests {
         assert!(!dir.path().join(LAYOUT_FILE).exists());
         home.keep(&Layout { version: 2, ..layout }).unwrap();
         assert!(home.layout(&args(&[])).unwrap_err().contains("version 2"));
+    }
+
+    #[test]
+    fn a_lost_catalog_is_no_new_cluster() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::open(Some(dir.path())).unwrap();
+        let mut layout = home.layout(&args(&[])).unwrap();
+        home.check_catalog(&layout).unwrap();
+        layout.initiated = true;
+        home.keep(&layout).unwrap();
+        let again = home.layout(&args(&[])).unwrap();
+        assert!(home.check_catalog(&again).unwrap_err().contains("catalog.redb is gone"));
+        std::fs::write(home.embedded_catalog(), "x").unwrap();
+        home.check_catalog(&again).unwrap();
     }
 
     #[test]
