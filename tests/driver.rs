@@ -1,6 +1,9 @@
 //! The Rust driver against a whole cluster (`mosaic dev`). Skipped where `MOSAIC_MONGOD` does not name a mongod.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "shard_support/ports.rs"]
+mod ports;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -24,7 +27,7 @@ struct Cluster {
 
 impl Cluster {
     fn start(mongod: &std::ffi::OsStr) -> Self {
-        let port: u16 = std::env::var("MOSAIC_TEST_PORT").ok().and_then(|p| p.parse().ok()).unwrap_or(21_700);
+        let port = ports::port(0);
         let dir = tempfile::tempdir().unwrap();
         let binary = std::env::var("MOSAIC_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_mosaic").to_owned());
         let mut process = Command::new(binary)

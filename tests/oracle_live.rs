@@ -1,6 +1,8 @@
 //! The order, the hash and targeting against a real server. Runs when `MOSAIC_MONGOD` names a mongod.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "shard_support/ports.rs"]
+mod ports;
 #[path = "../src/target/testgen.rs"]
 mod target_values;
 #[path = "../src/key/testgen.rs"]
@@ -34,8 +36,7 @@ impl Server {
             println!("skipped: MOSAIC_MONGOD does not name a mongod");
             return None;
         };
-        let base = std::env::var("MOSAIC_TEST_PORT").ok().and_then(|p| p.parse().ok()).unwrap_or(21_100);
-        let (port, dir) = (base + offset, tempfile::tempdir().unwrap());
+        let (port, dir) = (ports::port(offset), tempfile::tempdir().unwrap());
         let child = Command::new(binary)
             .args(["--port", &port.to_string(), "--bind_ip", "127.0.0.1", "--wiredTigerCacheSizeGB", "0.25"])
             .args(["--setParameter", "diagnosticDataCollectionEnabled=false", "--nounixsocket"])

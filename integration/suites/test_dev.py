@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 import pymongo
-from cluster import BIN, Cluster, alive, eventually, free_base, wait_gone
+from cluster import BIN, Cluster, alive, eventually, free_base, start_process, wait_gone
 
 
 def run(*args, **options):
@@ -81,7 +81,7 @@ class Life(unittest.TestCase):
         with tempfile.TemporaryDirectory() as temp:
             command = [BIN, "dev", "--port", str(base), "--shards", "1"]
             env = {**os.environ, "TMPDIR": temp}
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+            process = start_process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
             with process:
                 self.assertEqual(process.stdout.readline(), f"ready mongodb://127.0.0.1:{base}\n")
                 self.assertEqual(len(list(Path(temp).iterdir())), 1)
@@ -163,6 +163,44 @@ class Refusals(unittest.TestCase):
     def test_a_mongod_that_does_not_start(self):
         done = self.refused("did not start", "--mongod-arg=--noSuchOption", "--port", free_base(), "--shards", 1)
         self.assertIn("shard0 member 0", done.stderr)
+        self.assertIn("noSuchOption", done.stderr.partition("mongod.out")[2])
+
+    def test_an_unknown_parameter(self):
+        done = self.refused("cursorTimeoutMilis", "--setParameter", "cursorTimeoutMilis=1", "--port", free_base())
+        self.assertNotIn("starting", done.stderr)
+        served = run("serve", "--catalogPath", "x", "--setParameter", "cursorTimeoutMilis=1")
+        self.assertEqual(done.stderr, served.stderr)
+
+    def test_a_lost_or_emptied_catalog(self):
+        with tempfile.TemporaryDirectory() as dir:
+            with Cluster(dir=dir, shards=1) as cluster:
+                port = cluster.port
+            catalog = Path(dir) / "catalog.redb"
+            copy = catalog.read_bytes()
+            for content, says in ((None, "is gone"), (b"", "it is empty"), (b"x" * 9000, "is not a catalog")):
+                with self.subTest(says=says):
+                    catalog.unlink(missing_ok=True)
+                    if content is not None:
+                        catalog.write_bytes(content)
+                    done = self.refused(says, "--port", port, "--dir", dir)
+                    self.assertIn(str(catalog), done.stderr)
+            catalog.write_bytes(copy)
+            with Cluster(dir=dir, port=port) as cluster:
+                self.assertEqual(len(cluster.client().admin.command("listShards")["shards"]), 1)
+
+    def test_a_member_that_dies_while_starting(self):
+        cluster = Cluster(shards=2)
+        self.addCleanup(cluster.remove)
+        cluster.launch()
+        pids = eventually(lambda: len(p := cluster.all_member_pids()) == 2 and p, 60, 0.01)
+        os.kill(pids[-1], signal.SIGKILL)
+        began = time.monotonic()
+        self.assertEqual(cluster.process.wait(30), 1)
+        self.assertLess(time.monotonic() - began, 10)
+        cluster.err.ended.wait(5)
+        text = "\n".join(cluster.err.lines)
+        self.assertRegex(text, r"shard\d member 0 .* did not start: it ended \(signal: 9")
+        self.assertEqual([p for p in pids if alive(p)], [])
 
 
 class Serve(unittest.TestCase):
@@ -174,6 +212,26 @@ class Serve(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn(f"{file}:3:3: unknown option net.prot; did you mean net.port?", done.stderr)
 
+    def test_what_is_missing_on_the_machine_is_refused(self):
+        with tempfile.TemporaryDirectory() as dir:
+            catalog = ["--catalogPath", f"{dir}/catalog"]
+            directory = f"there is no directory {dir}/no"
+            pool = [f"--setParameter=ShardingTaskExecutorPool{n}" for n in ("MinSize=5", "MaxSize=4")]
+            for says, only_check, flags in (
+                (directory, False, ["--catalogPath", f"{dir}/no/file"]),
+                (directory, False, [*catalog, "--pidfilepath", f"{dir}/no/file"]),
+                (directory, False, [*catalog, "--logpath", f"{dir}/no/file"]),
+                ("PoolMinSize is larger than", False, [*catalog, *pool]),
+                ("1.2.3.4.5", False, [*catalog, "--bind_ip", "1.2.3.4.5"]),
+                ("no.such.invalid", True, [*catalog, "--bind_ip", "no.such.invalid"]),
+            ):
+                for check in (["--check"],) if only_check else (["--check"], []):
+                    with self.subTest(flags=flags, check=check):
+                        done = run("serve", "--port", free_base(), *flags, *check)
+                        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+                        self.assertIn(says, done.stderr)
+            self.assertEqual(os.listdir(dir), [])
+
     def test_a_router_of_its_own_joins_the_cluster(self):
         with Cluster(catalog="replicaset") as cluster, tempfile.TemporaryDirectory() as dir:
             port, config_set = cluster.port + 1, cluster.layout["config"]
@@ -183,7 +241,7 @@ class Serve(unittest.TestCase):
                 f"net: {{port: 5}}\nsharding: {{configDB: {config_set['name']}/{hosts}}}\n"
                 f"processManagement: {{pidFilePath: {pid_file}}}\nsystemLog: {{destination: file, path: {log}}}\n"
             )
-            process = subprocess.Popen([BIN, "serve", "--config", f"{dir}/m.yaml", "--port", str(port)])
+            process = start_process([BIN, "serve", "--config", f"{dir}/m.yaml", "--port", str(port)])
             try:
                 client = pymongo.MongoClient("127.0.0.1", port)
                 eventually(lambda: len(client.admin.command("listShards")["shards"]) == 2)

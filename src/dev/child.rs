@@ -5,6 +5,7 @@
 //! as long as the process starts all children.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -41,15 +42,15 @@ impl Spawner {
         Ok(Spawner { requests })
     }
 
-    /// Starts `program` with `args`, its output discarded (a mongod has its log file), in a process group of its own so
-    /// that Ctrl-C in a terminal reaches only us.
+    /// Starts `program` with `args`, its output going to `output`, in a process group of its own so that Ctrl-C
+    /// in a terminal reaches only us.
     ///
     /// # Errors
     /// The operating system's.
-    pub fn spawn(&self, program: &std::path::Path, args: &[OsString]) -> io::Result<Member> {
+    pub fn spawn(&self, program: &std::path::Path, args: &[OsString], output: File) -> io::Result<Member> {
         let mut command = Command::new(own_program());
         command.arg("dev-child").arg(std::process::id().to_string()).arg(program).args(args);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
         let (answer, reply) = mpsc::channel();
         let gone = |_| io::Error::other("the thread that starts processes is gone");
         self.requests.send(Request { command, answer }).map_err(|_| io::Error::other("no spawner"))?;

@@ -27,8 +27,17 @@ struct Server {
     what: String,
     port: u16,
     log: PathBuf,
+    /// What it wrote to its standard output and error: complaints about its arguments.
+    output: PathBuf,
     /// Its end was reported.
     reported: bool,
+}
+
+impl Server {
+    fn did_not_start(&self, why: &str) -> Failure {
+        let (what, port) = (&self.what, self.port);
+        format!("{what} (mongod on port {port}) did not start: {why}\n{}{}", tail(&self.log), tail(&self.output))
+    }
 }
 
 /// Runs the cluster until SIGINT or SIGTERM.
@@ -167,33 +176,12 @@ impl Cluster {
                 self.start_member(&spawner, mongod, &set.name, i, *port, &dir, &args.mongod_args)?;
             }
         }
-        self.wait_for_members().await?;
-        progress!("waiting for the primaries of {} replica sets", layout.sets().count());
-        try_join_all(layout.sets().map(|set| replset::bring_up(set, ELECTION_PATIENCE))).await?;
-        for port in router_ports {
-            let config = args.router_config(layout::catalog(layout, home), *port, argv.to_vec());
-            let mut config = config.map_err(|e| e.to_string())?;
-            config.log.path = Some(home.path.join("router.log"));
-            config.log.append = true;
-            // Nobody need be led elsewhere before a newcomer's cluster stops.
-            let _ = config.parameters.set("mongosShutdownTimeoutMillisForSignaledShutdown", &bson::Bson::Int32(100));
-            if self.routers.is_empty() {
-                log::init(&config.log).map_err(|e| e.to_string())?;
-            }
-            let running = Router::start(config).await;
-            self.routers.push(running.map_err(|e| format!("cannot start the router on port {port}: {e}"))?);
-            progress!("router on port {port}");
+        let Cluster { members, servers, routers } = self;
+        tokio::select! {
+            biased;
+            why = first_end(members, servers) => Err(why),
+            done = bring_up(servers, routers, args, argv, home, layout, router_ports) => done,
         }
-        home.keep(&Layout { initiated: true, ..layout.clone() })?;
-        let client = replset::connect(args.port).await?;
-        for set in &layout.shards {
-            replset::add_shard(&client, set).await?;
-            progress!("shard {} is {}", set.name, set.connection_string());
-        }
-        for running in &self.routers {
-            running.router.catalog.confirm().await.map_err(|e| e.to_string())?;
-        }
-        Ok(())
     }
 
     #[allow(clippy::too_many_arguments)] // one place calls it; a struct would only repeat the names
@@ -211,23 +199,11 @@ impl Cluster {
         std::fs::create_dir_all(&data).map_err(|e| format!("cannot create {}: {e}", data.display()))?;
         let log = dir.join("mongod.log");
         let args = member_args(set, port, dir, &log, more);
-        let member = spawner.spawn(&mongod.path, &args).map_err(|e| format!("cannot start a mongod: {e}"))?;
+        let output = dir.join("mongod.out");
+        let sink = std::fs::File::create(&output).map_err(|e| format!("cannot create {}: {e}", output.display()))?;
+        let member = spawner.spawn(&mongod.path, &args, sink).map_err(|e| format!("cannot start a mongod: {e}"))?;
         self.members.push(member);
-        self.servers.push(Server { what: format!("{set} member {index}"), port, log, reported: false });
-        Ok(())
-    }
-
-    async fn wait_for_members(&mut self) -> Result<(), Failure> {
-        for (member, server) in self.members.iter_mut().zip(&self.servers) {
-            let alive = || match member.ended() {
-                None => Ok(()),
-                Some(status) => Err(format!("it ended ({status})")),
-            };
-            let up = replset::wait_for_port(server.port, START_PATIENCE, alive).await;
-            up.map_err(|e| {
-                format!("{} (mongod on port {}) did not start: {e}\n{}", server.what, server.port, tail(&server.log))
-            })?;
-        }
+        self.servers.push(Server { what: format!("{set} member {index}"), port, log, output, reported: false });
         Ok(())
     }
 
@@ -244,7 +220,12 @@ impl Cluster {
             for (member, server) in self.members.iter_mut().zip(&mut self.servers) {
                 if let Some(status) = member.ended().filter(|_| !server.reported) {
                     server.reported = true;
-                    progress!("{} (mongod on port {}) ended: {status}", server.what, server.port);
+                    progress!(
+                        "{} (mongod on port {}) ended: {status}; its log is {}",
+                        server.what,
+                        server.port,
+                        server.log.display()
+                    );
                 }
             }
         }
@@ -258,6 +239,60 @@ impl Cluster {
         if killed > 0 {
             progress!("{killed} mongod did not stop within {} s and were killed", STOP_PATIENCE.as_secs());
         }
+    }
+}
+
+/// Waits for the members and makes a cluster of them.
+async fn bring_up(
+    servers: &[Server],
+    routers: &mut Vec<Running>,
+    args: &DevArgs,
+    argv: &[String],
+    home: &Home,
+    layout: &Layout,
+    router_ports: &[u16],
+) -> Result<(), Failure> {
+    for server in servers {
+        let up = replset::wait_for_port(server.port, START_PATIENCE).await;
+        up.map_err(|e| server.did_not_start(&e))?;
+    }
+    progress!("waiting for the primaries of {} replica sets", layout.sets().count());
+    try_join_all(layout.sets().map(|set| replset::bring_up(set, ELECTION_PATIENCE))).await?;
+    for port in router_ports {
+        let config = args.router_config(layout::catalog(layout, home), *port, argv.to_vec());
+        let mut config = config.map_err(|e| e.to_string())?;
+        config.log.path = Some(home.path.join("router.log"));
+        config.log.append = true;
+        // Nobody need be led elsewhere before a newcomer's cluster stops.
+        let _ = config.parameters.set("mongosShutdownTimeoutMillisForSignaledShutdown", &bson::Bson::Int32(100));
+        if routers.is_empty() {
+            log::init(&config.log).map_err(|e| e.to_string())?;
+        }
+        let running = Router::start(config).await;
+        routers.push(running.map_err(|e| format!("cannot start the router on port {port}: {e}"))?);
+        progress!("router on port {port}");
+    }
+    home.keep(&Layout { initiated: true, ..layout.clone() })?;
+    let client = replset::connect(args.port).await?;
+    for set in &layout.shards {
+        replset::add_shard(&client, set).await?;
+        progress!("shard {} is {}", set.name, set.connection_string());
+    }
+    for running in routers.iter() {
+        running.router.catalog.confirm().await.map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// Waits until a member ends, which none does before the cluster is told to stop, and says why.
+async fn first_end(members: &mut [Member], servers: &[Server]) -> Failure {
+    loop {
+        for (member, server) in members.iter_mut().zip(servers) {
+            if let Some(status) = member.ended() {
+                return server.did_not_start(&format!("it ended ({status})"));
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -289,12 +324,15 @@ fn member_args(set: &str, port: u16, dir: &Path, log: &Path, more: &[String]) ->
     args
 }
 
-/// The last lines of a log, for a message.
+/// The last lines of a log, for a message; nothing where there are none.
 fn tail(log: &Path) -> String {
     let text = std::fs::read(log).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     let last = lines.get(lines.len().saturating_sub(8)..).unwrap_or_default();
-    format!("the end of {}:\n{}", log.display(), last.join("\n"))
+    if last.is_empty() {
+        return String::new();
+    }
+    format!("the end of {}:\n{}\n", log.display(), last.join("\n"))
 }
 
 /// SIGINT and SIGTERM.

@@ -17,23 +17,16 @@ const ELECTION_TIMEOUT_MS: i32 = 5_000;
 /// Waits until something accepts connections on the port.
 ///
 /// # Errors
-/// `alive` says that the process is gone; `patience` is over.
-pub async fn wait_for_port(
-    port: u16,
-    patience: Duration,
-    mut alive: impl FnMut() -> Result<(), Failure>,
-) -> Result<(), Failure> {
+/// `patience` is over.
+pub async fn wait_for_port(port: u16, patience: Duration) -> Result<(), Failure> {
     let deadline = Instant::now() + patience;
-    loop {
-        alive()?;
-        if TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
-            return Ok(());
-        }
+    while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
         if Instant::now() >= deadline {
             return Err(format!("nothing listens on port {port} after {} s", patience.as_secs()));
         }
         tokio::time::sleep(POLL).await;
     }
+    Ok(())
 }
 
 /// A driver client of exactly one server.

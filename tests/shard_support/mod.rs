@@ -1,9 +1,10 @@
 //! Real mongods for the tests of the shard layer.
 #![allow(dead_code)]
 
+mod ports;
+
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use bson::{RawDocument, RawDocumentBuf, doc, rawdoc};
@@ -12,6 +13,7 @@ use mosaic::error::Result;
 use mosaic::op::OpContext;
 use mosaic::shard::{ReadPreference, Retryable, Shard, ShardReply};
 use mosaic::wire::OutMsg;
+pub use ports::port;
 
 /// The mongod to test with; prints why there is none.
 pub fn mongod() -> Option<PathBuf> {
@@ -20,17 +22,6 @@ pub fn mongod() -> Option<PathBuf> {
         println!("skipped: MOSAIC_MONGOD does not name a mongod");
     }
     path
-}
-
-/// The port `offset` above the first one: `MOSAIC_TEST_PORT`, or the first of a hundred that are free. The range is neither
-/// the Python suites' nor that of outgoing connections, so that nobody else's server is taken for one of these.
-pub fn port(offset: u16) -> u16 {
-    static FIRST: LazyLock<u16> = LazyLock::new(|| {
-        let free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
-        let given = std::env::var("MOSAIC_TEST_PORT").ok().and_then(|p| p.parse().ok());
-        given.or_else(|| (31_100..32_700).step_by(100).find(|base| (*base..base + 100).all(free))).expect("free ports")
-    });
-    *FIRST + offset
 }
 
 /// One mongod; stopped when dropped.
