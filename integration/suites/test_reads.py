@@ -628,22 +628,6 @@ class Reads(ClusterCase):
         self.assertIn("16 MiB", str(error))
         self.assertEqual(list(coll.aggregate([{"$group": {"_id": None, "n": {"$sum": 1}}}, {"$project": {"_id": 0}}])), [{"n": 20}])
 
-    def test_views_over_sharded_collections_are_refused(self):
-        db = self.db
-        self.shard("base", {"k": "hashed"}).insert_many([{"k": i} for i in range(10)])
-        db.plain.insert_one({"_id": 1})
-        db.create_collection("direct", viewOn="base", pipeline=[{"$match": {}}])
-        db.create_collection("twice", viewOn="direct", pipeline=[])
-        db.create_collection("joined", viewOn="plain", pipeline=[{"$lookup": {"from": "base", "localField": "k", "foreignField": "k", "as": "x"}}])
-        db.create_collection("harmless", viewOn="plain", pipeline=[{"$match": {}}])
-        for name in ("direct", "twice", "joined"):
-            for call in (db[name].find_one, lambda n=name: db.command("count", n), lambda n=name: db[n].distinct("k"), lambda n=name: list(db[n].aggregate([]))):
-                self.assertFails(115, call)
-            self.assertFails(115, lambda: list(db.plain.aggregate([{"$unionWith": name}])))
-        self.assertEqual(list(db.harmless.find()), [{"_id": 1}])
-        self.assertEqual(db.command("count", "harmless")["n"], 1)
-        self.assertEqual(db.harmless.distinct("_id"), [1])
-
     def test_statistics_stages_name_their_shards(self):
         stats = list(self.client.reads.hashed.aggregate([{"$collStats": {"count": {}, "storageStats": {}}}]))
         self.assertEqual(sorted(d["shard"] for d in stats), ["shard0", "shard1", "shard2"])

@@ -29,6 +29,17 @@ impl Request {
         std::str::from_utf8(&self.message.body[start..start + len]).unwrap_or("")
     }
 
+    /// A command of the router's own that does this one's work: in the same session and under the same limits, as `body` says.
+    ///
+    /// # Errors
+    /// Those of [`Generic::scan`].
+    pub fn standing_for(&self, command: &'static str, body: Vec<u8>) -> Result<Request> {
+        let spec = super::lookup(command).ok_or_else(|| Error::internal(format!("there is no command {command}")))?;
+        let message = Message { body: body.into(), sequences: smallvec::SmallVec::new(), ..self.message.clone() };
+        let generic = Generic::scan(message.document())?;
+        Ok(Request { message, spec, generic })
+    }
+
     /// How many documents, updates or deletes a write command carries; 1 for every other command.
     pub fn statements(&self) -> u64 {
         let field = match self.spec.name {

@@ -111,6 +111,7 @@ codes! {
     ChunkTooBig = 153,
     MaxStalenessOutOfRange = 160,
     ZoneStillInUse = 163,
+    ViewDepthLimitExceeded = 165,
     CommandNotSupportedOnView = 166,
     OptionNotSupportedOnView = 167,
     InvalidPipelineOperator = 168,

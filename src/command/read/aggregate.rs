@@ -55,22 +55,35 @@ pub fn aggregate<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result
             _ => {}
         }
         let ns = request.namespace()?;
-        let foreign = stages::foreign(ns.db(), pipeline);
-        match ctx.place(&ns) {
-            Place::Nowhere => Ok(empty_result(ns.as_str())),
-            Place::Config => {
-                ctx.check_within_config(&foreign)?;
-                ctx.read_config(request, &ns).await
-            }
-            Place::Unsharded(shard) => {
-                ctx.refuse_sharded_view(&ns).await?;
-                ctx.check_foreign(&foreign, &shard).await?;
-                ctx.router.stats.targeted.aggregate.count(Hosts::Unsharded);
-                pass_on(ctx, request, &shard, &foreign, &stages).await
-            }
-            Place::Sharded(coll) => on_sharded(ctx, request, &ns, &coll, &stages, &foreign).await,
+        if matches!(ctx.place(&ns), Place::Unsharded(_))
+            && let Some(view) = ctx.beneath(&ns).await?
+        {
+            return Box::pin(super::beneath::cursor(ctx, request, &view)).await;
         }
+        run(ctx, request, &ns, &ns).await
     })
+}
+
+/// An aggregation of the collection `ns`, whose results the client gets under the name `shown`.
+pub async fn run(ctx: &Ctx, request: &Request, ns: &Namespace, shown: &Namespace) -> Result<Reply> {
+    let Some(pipeline) = request.get("pipeline").and_then(|v| v.as_array()) else {
+        return Err(Error::new(Code::TypeMismatch, "'pipeline' option must be specified as an array"));
+    };
+    let stages = stages::stages(pipeline)?;
+    let foreign = stages::foreign(ns.db(), pipeline);
+    match ctx.place(ns) {
+        Place::Nowhere => Ok(empty_result(shown.as_str())),
+        Place::Config => {
+            ctx.check_within_config(&foreign)?;
+            ctx.read_config(request, ns).await
+        }
+        Place::Unsharded(shard) => {
+            ctx.check_foreign(&foreign, &shard).await?;
+            ctx.router.stats.targeted.aggregate.count(Hosts::Unsharded);
+            pass_on(ctx, request, &shard, &foreign, &stages, (ns != shown).then_some(shown)).await
+        }
+        Place::Sharded(coll) => on_sharded(ctx, request, shown, &coll, &stages, &foreign).await,
+    }
 }
 
 /// What a server and a router keep for themselves is written by no pipeline.
@@ -127,18 +140,19 @@ async fn pass_on(
     shard: &ShardId,
     foreign: &[Foreign],
     stages: &[(&str, RawBsonRef<'_>)],
+    shown: Option<&Namespace>,
 ) -> Result<Reply> {
     let writes = foreign.iter().any(|f| f.written);
     let retry = if writes { Retryable::No } else { request.read_retry() };
     let options =
         CursorOptions { no_timeout: false, await_data: stages.first().is_some_and(|s| s.0 == "$changeStream") };
-    if writes && !request.read_preference()?.is_primary() {
-        // Only the primary can write; the server would refuse elsewhere.
-        let msg = OutMsg::new(request.message.body.clone());
-        let reply = ctx.send(shard, &ReadPreference::PRIMARY, retry, &msg).await?;
-        return ctx.adopt(request, reply, options);
+    // Only the primary can write; the server would refuse elsewhere.
+    let pref = if writes { ReadPreference::PRIMARY } else { request.read_preference()? };
+    let reply = ctx.send(shard, &pref, retry, &OutMsg::new(request.message.body.clone())).await?;
+    match shown {
+        Some(name) => ctx.adopt_as(request, reply, name, options),
+        None => ctx.adopt(request, reply, options),
     }
-    ctx.pass(request, shard, retry, options).await
 }
 
 /// `{aggregate: 1}`: stages that make their own documents.
@@ -171,7 +185,7 @@ async fn on_database(
     let Some(shard) = home else { return Err(Error::new(Code::ShardNotFound, "No shards found")) };
     ctx.check_foreign(&foreign, &shard).await?;
     ctx.router.stats.targeted.aggregate.count(Hosts::Unsharded);
-    pass_on(ctx, request, &shard, &foreign, stages).await
+    pass_on(ctx, request, &shard, &foreign, stages, None).await
 }
 
 async fn on_sharded(
@@ -188,7 +202,7 @@ async fn on_sharded(
     let route = ctx.route(coll, filter.as_deref(), collation, counters)?;
     if let Some(shard) = route.single() {
         match ctx.check_foreign(foreign, shard).await {
-            Ok(()) => return pass_on(ctx, request, shard, foreign, stages).await,
+            Ok(()) => return pass_on(ctx, request, shard, foreign, stages, (*ns != coll.ns).then_some(ns)).await,
             // The other collection may be where the rest of the pipeline can run.
             Err(error) if error.is(Code::CommandNotSupported) => {}
             Err(error) => return Err(error),
@@ -479,7 +493,9 @@ impl Ctx {
                 return Err(not_yet(&format!("{stage} with {ns}, which is on shard {home} and not on {shard},")));
             }
             if !written {
-                self.refuse_sharded_view(ns).await?;
+                if let Some(view) = self.beneath(ns).await? {
+                    return Err(not_yet(&format!("{stage} with {ns}, a view over the sharded collection {},", view.on)));
+                }
             }
         }
         Ok(())

@@ -20,7 +20,11 @@ pub fn count<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Rep
             Place::Nowhere => Ok(reply(&[], 0)),
             Place::Config => ctx.read_config(request, &ns).await,
             Place::Unsharded(shard) => {
-                ctx.refuse_sharded_view(&ns).await?;
+                if let Some(view) = ctx.beneath(&ns).await?
+                    && !Args::scan(request.body()).odd
+                {
+                    return Box::pin(super::beneath::count(ctx, request, &view)).await;
+                }
                 count_on_one(ctx, request, &pref, &shard).await
             }
             Place::Sharded(coll) => {

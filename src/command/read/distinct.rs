@@ -22,7 +22,9 @@ pub fn distinct<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<
             Place::Nowhere => Ok(Reply::raw(DistinctValues::default().reply(None)?)),
             Place::Config => ctx.read_config(request, &ns).await,
             Place::Unsharded(shard) => {
-                ctx.refuse_sharded_view(&ns).await?;
+                if let Some(view) = ctx.beneath(&ns).await? {
+                    return Box::pin(super::beneath::distinct(ctx, request, &view)).await;
+                }
                 distinct_on_one(ctx, request, &shard).await
             }
             Place::Sharded(coll) => {

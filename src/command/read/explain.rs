@@ -79,6 +79,18 @@ impl Kind {
         })
     }
 
+    fn command(self) -> &'static str {
+        match self {
+            Kind::Find => "find",
+            Kind::Count => "count",
+            Kind::Distinct => "distinct",
+            Kind::Aggregate => "aggregate",
+            Kind::Update => "update",
+            Kind::Delete => "delete",
+            Kind::FindAndModify => "findAndModify",
+        }
+    }
+
     fn writes(self) -> bool {
         matches!(self, Kind::Update | Kind::Delete | Kind::FindAndModify)
     }
@@ -174,7 +186,12 @@ async fn run(ctx: &Ctx, request: &Request, kind: Kind, inner: &RawDocument, verb
             (route, Some(coll))
         }
         Place::Unsharded(shard) => {
-            ctx.refuse_sharded_view(&ns).await?;
+            if !kind.writes()
+                && let Some(view) = ctx.beneath(&ns).await?
+            {
+                let inner = super::beneath::stand_in(kind.command(), inner, &view)?;
+                return Box::pin(run(ctx, request, Kind::Aggregate, bsonx::view(&inner), verbosity)).await;
+            }
             (Route::new([shard], Reason::Unsharded), None)
         }
         Place::Config => {

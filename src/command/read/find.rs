@@ -33,7 +33,11 @@ pub fn find<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result<Repl
             Place::Nowhere => Ok(empty_result(ns.as_str())),
             Place::Config => Box::pin(ctx.read_config(request, &ns)).await,
             Place::Unsharded(shard) => {
-                ctx.refuse_sharded_view(&ns).await?;
+                if let Some(view) = ctx.beneath(&ns).await?
+                    && !args.odd
+                {
+                    return Box::pin(super::beneath::cursor(ctx, request, &view)).await;
+                }
                 ctx.router.stats.targeted.find.count(Hosts::Unsharded);
                 find_on_one(ctx, request, &ns, &args, &shard).await
             }

@@ -5,6 +5,7 @@
 
 mod agg_plan;
 mod aggregate;
+mod beneath;
 pub mod config;
 mod config_local;
 mod config_match;

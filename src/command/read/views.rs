@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use bson::{RawArrayBuf, RawDocument, cstr, rawdoc};
+use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use parking_lot::Mutex;
 
 use super::stages;
@@ -34,6 +34,18 @@ pub struct View {
     /// The collection or view it reads, in the same database.
     pub on: String,
     pub pipeline: RawArrayBuf,
+    pub collation: Option<RawDocumentBuf>,
+}
+
+/// A view looked through down to a collection.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Beneath {
+    pub name: Namespace,
+    pub on: Namespace,
+    /// What makes the view's documents of the collection's.
+    pub pipeline: RawArrayBuf,
+    /// `None` is the simple one, whatever the collection has.
+    pub collation: Option<RawDocumentBuf>,
 }
 
 /// A database's views by name.
@@ -85,25 +97,15 @@ impl ViewCatalog {
 }
 
 impl Ctx {
-    /// Refuses a read of an unsharded namespace that is a view over a sharded collection, directly or not.
-    ///
-    /// # Errors
-    /// CommandNotSupported (115).
-    pub async fn refuse_sharded_view(&self, ns: &Namespace) -> Result<()> {
+    /// What a read of `ns` has to read instead, where that is a view over a sharded collection, directly or not; `None` for
+    /// what one shard can read by itself.
+    pub async fn beneath(&self, ns: &Namespace) -> Result<Option<Beneath>> {
         if !self.router.views.has_sharded(&self.snapshot, ns.db()) {
-            return Ok(());
+            return Ok(None);
         }
         let views = self.views(ns.db()).await?;
-        match sharded_beneath(ns, &views, &|ns| self.snapshot.collection(ns).is_some(), 0) {
-            None => Ok(()),
-            Some(beneath) => Err(Error::new(
-                Code::CommandNotSupported,
-                format!(
-                    "{ns} is a view over the sharded collection {beneath}, which the router cannot read through yet: \
-                     aggregate on the collection itself"
-                ),
-            )),
-        }
+        let over_sharded = sharded_beneath(ns, &views, &|ns| self.snapshot.collection(ns).is_some(), 0).is_some();
+        if !over_sharded || !views.contains_key(ns.coll()) { Ok(None) } else { look_through(ns, &views).map(Some) }
     }
 
     /// The views of a database, listed anew if the list at hand is not fresh.
@@ -159,13 +161,38 @@ pub fn sharded_beneath(
         .find_map(|beneath| sharded_beneath(beneath, views, is_sharded, depth + 1))
 }
 
+/// # Errors
+/// ViewDepthLimitExceeded (165) for views over views without an end.
+fn look_through(name: &Namespace, views: &Views) -> Result<Beneath> {
+    let mut layers = Vec::new();
+    let mut on = name.clone();
+    while let Some(view) = views.get(on.coll()) {
+        if layers.len() == MAX_DEPTH {
+            return Err(Error::new(
+                Code::ViewDepthLimitExceeded,
+                format!("View depth too deep or view cycle detected; maximum depth is {MAX_DEPTH}"),
+            ));
+        }
+        layers.push(view);
+        on = Namespace::new(name.db(), &view.on)?;
+    }
+    let mut pipeline = RawArrayBuf::new();
+    for view in layers.iter().rev() {
+        view.pipeline.into_iter().map_while(std::result::Result::ok).for_each(|stage| pipeline.push(stage));
+    }
+    // Views over views have the same collation, or could not have been made.
+    let collation = layers.first().and_then(|view| view.collation.clone());
+    Ok(Beneath { name: name.clone(), on, pipeline, collation })
+}
+
 fn add_views(reply: &RawDocument, batch: &str, views: &mut Views) {
     let Some(batch) = bsonx::doc(reply, "cursor").and_then(|c| bsonx::array(c, batch)) else { return };
     for item in batch.into_iter().map_while(std::result::Result::ok).filter_map(|v| v.as_document()) {
         let (Some(name), Some(options)) = (bsonx::str(item, "name"), bsonx::doc(item, "options")) else { continue };
         let Some(on) = bsonx::str(options, "viewOn") else { continue };
         let pipeline = bsonx::array(options, "pipeline").map(|p| p.to_owned()).unwrap_or_default();
-        views.insert(name.to_owned(), View { on: on.to_owned(), pipeline });
+        let collation = bsonx::doc(options, "collation").map(|c| c.to_owned());
+        views.insert(name.to_owned(), View { on: on.to_owned(), pipeline, collation });
     }
 }
 
@@ -181,7 +208,7 @@ mod tests {
             if let Some(from) = lookup {
                 pipeline.push(rawdoc! { "$lookup": { "from": *from, "as": "x" } });
             }
-            views.insert((*name).to_owned(), View { on: (*on).to_owned(), pipeline });
+            views.insert((*name).to_owned(), View { on: (*on).to_owned(), pipeline, collation: None });
         }
         views
     }
@@ -206,6 +233,21 @@ mod tests {
         for other in ["plain", "harmless", "loop", "nope"] {
             assert_eq!(beneath(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn layers_are_put_together() {
+        let mut views = views(&[("one", "c", None), ("two", "one", None), ("loop", "loop", None)]);
+        let stage = |n: i32| rawdoc! { "$match": { "n": n } };
+        for (name, n) in [("one", 1), ("two", 2)] {
+            views.get_mut(name).unwrap().pipeline.push(stage(n));
+        }
+        let beneath = look_through(&Namespace::parse("d.two").unwrap(), &views).unwrap();
+        assert_eq!(beneath.on.as_str(), "d.c");
+        let mut both = RawArrayBuf::new();
+        [1, 2].into_iter().for_each(|n| both.push(stage(n)));
+        assert_eq!(beneath.pipeline, both);
+        assert_eq!(look_through(&Namespace::parse("d.loop").unwrap(), &views).unwrap_err().code(), 165);
     }
 
     #[test]
