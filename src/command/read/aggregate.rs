@@ -494,7 +494,10 @@ impl Ctx {
             }
             if !written {
                 if let Some(view) = self.beneath(ns).await? {
-                    return Err(not_yet(&format!("{stage} with {ns}, a view over the sharded collection {},", view.on)));
+                    return Err(not_yet(&format!(
+                        "{stage} with {ns}, a view over the sharded collection {},",
+                        view.on
+                    )));
                 }
             }
         }

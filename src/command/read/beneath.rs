@@ -304,9 +304,8 @@ mod tests {
 
     #[test]
     fn what_views_do_not_take() {
-        let refused = |body: RawDocumentBuf| {
-            refuse_on_views(&body, &FindArgs::scan(&body)).map_or_else(|e| e.code(), |()| 0)
-        };
+        let refused =
+            |body: RawDocumentBuf| refuse_on_views(&body, &FindArgs::scan(&body)).map_or_else(|e| e.code(), |()| 0);
         assert_eq!(refused(rawdoc! { "find": "v", "returnKey": true }), 168);
         assert_eq!(refused(rawdoc! { "find": "v", "min": { "a": 1 } }), 168);
         assert_eq!(refused(rawdoc! { "find": "v", "min": {} }), 0);
