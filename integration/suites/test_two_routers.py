@@ -14,7 +14,7 @@ import unittest
 
 import pymongo
 from bare import Bare
-from cluster import eventually
+from cluster import ClusterCase, eventually
 
 SECOND = 1.0
 
@@ -311,6 +311,29 @@ class TwoRouters(unittest.TestCase):
         eventually(lambda: self.second[f"{self.name}_not"].c.find_one() is None and [1], what="the catalog's return")
         self.seen("after the catalog's return", lambda: self.first[f"{self.name}2"].c.insert_one({}), lambda: self.second[f"{self.name}2"].c.find_one())
         self.first.drop_database(f"{self.name}2")
+
+
+class TwoRoutersOfOneProcess(ClusterCase):
+    """`mosaic dev --routers 2`: neither takes the other's changes for those of a process that is gone."""
+
+    setup = {"shards": 2, "routers": 2, "catalog": "replicaset"}
+
+    def test_changes_of_one_are_left_alone_by_the_other(self):
+        clients = [self.cluster.client(i) for i in range(2)]
+        began = time.monotonic()
+        number = 0
+        # For some rounds of both routers' looks at unfinished changes.
+        while time.monotonic() - began < 10:
+            client, name = clients[number % 2], f"c{number}"
+            client[self.db.name][name].insert_many([{"k": i} for i in range(20)])
+            client[self.db.name][name].create_index("k")
+            client.admin.command("shardCollection", f"{self.db.name}.{name}", key={"k": 1})
+            client[self.db.name][name].create_index("other")
+            client[self.db.name][name].rename(f"r{number}")
+            if number % 3 == 0:
+                client[self.db.name][f"r{number}"].drop()
+            number += 1
+        self.assertGreater(number, 3)
 
 
 if __name__ == "__main__":

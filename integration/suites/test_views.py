@@ -101,6 +101,9 @@ class Views(ClusterCase):
             for key in ("v", "d.y", "d.x", "name", "nope", "_id", "d"):
                 with self.subTest(view=view, key=key):
                     mine, theirs = (db.command("distinct", view, key=key, query={"u": {"$lt": 30}})["values"] for db in self.both())
+                    if view == "folded" and key == "name":
+                        # Which of the equal ones is given is nowhere said.
+                        mine, theirs = ([v.lower() for v in found] for found in (mine, theirs))
                     self.assertEqual(*(sorted(bson.encode({"": v}) for v in found) for found in (mine, theirs)))
 
     def test_aggregations(self):

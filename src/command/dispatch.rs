@@ -130,7 +130,8 @@ fn check_allowed(ctx: &Ctx, request: &Request) -> Result<()> {
     if request.generic.in_transaction {
         return Err(Error::new(
             Code::OperationNotSupportedInTransaction,
-            "Multi-document transactions are not supported by this router yet",
+            "Multi-document transactions are not supported by this router yet: send the statements without one, or change one \
+             document at a time",
         ));
     }
     match request.db() {

@@ -312,7 +312,7 @@ fn finish(mut draft: Draft, given: &[Setting]) -> Result<Config> {
         (None, None) => {
             return refuse(
                 "",
-                "where the catalog is kept is missing: give sharding.configDB (--configdb set/host:port,…; any number of \
+                "it is not said where the catalog is kept: give sharding.configDB (--configdb set/host:port,…; any number of \
                  routers) or mosaic.catalogPath (--catalogPath FILE; one router)",
             );
         }

@@ -165,8 +165,8 @@ fn text_that_is_no_configuration_is_refused() {
 
 #[test]
 fn what_belongs_together_is_checked() {
-    assert!(error("").contains("where the catalog is kept is missing"));
-    assert!(error("net:\n# nothing\n").contains("where the catalog is kept is missing"));
+    assert!(error("").contains("it is not said where the catalog is kept"));
+    assert!(error("net:\n# nothing\n").contains("it is not said where the catalog is kept"));
     let both = error("mosaic:\n  catalogPath: /x\nsharding:\n  configDB: c/a:1\n");
     assert!(both.starts_with("m.yaml:2:16: ") && both.contains("exclude each other"), "{both}");
     let bind = error(&format!("net:\n  bindIp: a\n  bindIpAll: true\n{CATALOG}"));
@@ -225,7 +225,7 @@ fn wrong_flags_are_named() {
         (&["--setParameter", "x=1"], "--setParameter: unknown server parameter x"),
         (&["--setParameter", "quiet=2"], "--setParameter: setParameter.quiet expects true or false"),
         (&["--config", "/nonexistent.yaml"], "/nonexistent.yaml: cannot read the configuration file"),
-        (&["--port", "5"], "where the catalog is kept is missing"),
+        (&["--port", "5"], "it is not said where the catalog is kept"),
         (&["--prt", "5"], "unexpected argument '--prt'"),
         (&["--configdb", "c/a:1", "--catalogPath", "/x"], "exclude each other"),
     ] {

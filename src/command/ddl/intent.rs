@@ -5,7 +5,8 @@
 //! while it lives. Every change of it is compare-and-set on its owner and beat, so a router that was given up on
 //! cannot go on.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use bson::oid::ObjectId;
@@ -32,7 +33,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(15);
 
 /// The step at which names are closed before anything is changed.
 pub const CLOSING: &str = "closing";
-const TAKEN: &str = "the operation was taken over by another router";
+const TAKEN: &str = "the operation was taken over by another router; run the command again to learn how it ended";
 
 /// An intent this router owns.
 pub struct Intent {
@@ -46,23 +47,31 @@ pub struct Intent {
     _active: Active,
 }
 
-/// One ownership of an intent; tells the recovery task of this process that it is worked on, until dropped.
+/// The ownerships of intents that this process works under now, or is about to write: of all its routers, for another one's
+/// recovery task must not take them for those of a process that is gone.
+static ACTIVE: LazyLock<Mutex<HashSet<ObjectId>>> = LazyLock::new(Mutex::default);
+
+/// Whether a router of this process works under the ownership.
+pub(super) fn is_active(owner: ObjectId) -> bool {
+    ACTIVE.lock().contains(&owner)
+}
+
+/// One ownership of an intent; tells the recovery tasks of this process that it is worked on, until dropped.
 struct Active {
-    router: Arc<Router>,
     owner: ObjectId,
 }
 
 impl Active {
-    fn new(router: &Arc<Router>) -> Self {
+    fn new() -> Self {
         let owner = ObjectId::new();
-        router.ddl.active.lock().insert(owner);
-        Active { router: router.clone(), owner }
+        ACTIVE.lock().insert(owner);
+        Active { owner }
     }
 }
 
 impl Drop for Active {
     fn drop(&mut self) {
-        self.router.ddl.active.lock().remove(&self.owner);
+        ACTIVE.lock().remove(&self.owner);
     }
 }
 
@@ -85,7 +94,7 @@ impl Intent {
         let began = Instant::now();
         let mut pause = Duration::from_millis(5);
         // Before the intent can be seen: on a busy machine much time may pass between its commit and the work on it.
-        let active = Active::new(router);
+        let active = Active::new();
         let docs = notes(router, active.owner, what, names, args);
         let _parked = router.ddl.gate.park(op.id());
         loop {
@@ -121,7 +130,7 @@ impl Intent {
     /// # Errors
     /// ConflictingOperationInProgress (117) where its owner lives after all or somebody else was faster.
     pub async fn take_over(router: &Arc<Router>, found: Document) -> Result<Arc<Intent>> {
-        let active = Active::new(router);
+        let active = Active::new();
         let mut doc = found.clone();
         doc.insert("process", router.identity.process_id);
         doc.insert("router", router.identity.name());

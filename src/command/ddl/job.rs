@@ -1,12 +1,9 @@
 //! Running a change of structure: in the background of its client, recorded, finished or undone whatever happens.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use bson::oid::ObjectId;
 use bson::{Document, rawdoc};
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
 
 use super::gate::Gate;
 use super::intent::Intent;
@@ -25,8 +22,6 @@ use crate::wire::OutMsg;
 #[derive(Debug, Default)]
 pub struct Coordinator {
     pub gate: Arc<Gate>,
-    /// The ownerships of intents that this process works under now, or is about to write.
-    pub(super) active: Mutex<HashSet<ObjectId>>,
 }
 
 /// How a change failed.

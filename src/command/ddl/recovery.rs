@@ -48,7 +48,7 @@ async fn look(router: &Arc<Router>, seen: &mut Seen) -> Result<()> {
     let alone = router.config.catalog.config_db().is_none();
     for note in notes {
         let (Ok(id), Ok(process)) = (note.get_str("_id"), note.get_object_id("process")) else { continue };
-        if note.get_object_id("owner").is_ok_and(|owner| router.ddl.active.lock().contains(&owner)) {
+        if note.get_object_id("owner").is_ok_and(intent::is_active) {
             continue;
         }
         let idle = note.get_bool("idle").unwrap_or(false);
@@ -86,7 +86,7 @@ impl Place {
         doc.insert("pid", i64::from(self.pid));
     }
 
-    /// Whether the process of another one's intent ran here, and certainly ended.
+    /// Whether the process of an intent that no router of this process works on ran here, and certainly ended.
     fn is_gone(&self, note: &Document) -> bool {
         let (Some(machine), Ok(pid)) = (&self.machine, note.get_i64("pid")) else { return false };
         note.get_str("machine").is_ok_and(|m| m == machine)

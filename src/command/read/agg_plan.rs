@@ -152,7 +152,7 @@ pub fn plan(stages: &[(&str, RawBsonRef<'_>)]) -> std::result::Result<Plan, NoPl
     for (i, &(name, argument)) in stages.iter().enumerate() {
         match name {
             "$changeStream" => {
-                return Err(not_yet("$changeStream on a sharded collection").into());
+                return Err(not_yet("$changeStream on a sharded collection", OWN_STREAMS).into());
             }
             name if i == 0 && PER_SHARD.contains(&name) => {
                 planner.push(name, argument);
@@ -289,18 +289,29 @@ fn integer(argument: RawBsonRef<'_>) -> Option<i64> {
 /// Gathered documents carry no metadata: text scores, distances and sort keys are gone.
 fn check_gathered(pipeline: &RawArray) -> Result<()> {
     if pipeline.as_bytes().windows(6).any(|w| w == b"$meta\0") {
-        return Err(not_yet("$meta after a stage that gathers the documents of several shards"));
+        return Err(not_yet("$meta after a stage that gathers the documents of several shards", ONE_SHARD));
     }
     Ok(())
 }
 
 /// The error for what is right but not there.
-pub fn not_yet(what: &str) -> Error {
-    Error::new(
-        Code::CommandNotSupported,
-        format!("{what} is not supported yet; restrict the first $match to one shard, or use an unsharded collection"),
-    )
+pub fn not_yet(what: &str, instead: &str) -> Error {
+    Error::new(Code::CommandNotSupported, format!("{what} is not supported yet; {instead}"))
 }
+
+/// What is left to do where documents of several shards would have to be in one place.
+pub const ONE_SHARD: &str = "restrict the first $match to one shard, or use an unsharded collection";
+
+/// What is left to do where another collection is not at hand.
+pub const TWO_READS: &str =
+    "read the other collection by a command of its own, or leave it unsharded on the same shard";
+
+/// What is left to do where results cannot be written by the pipeline.
+pub const WRITE_BACK: &str =
+    "read the results and write them by insert or update, or name an unsharded collection on the same shard";
+
+/// What is left to do without change streams.
+pub const OWN_STREAMS: &str = "watch an unsharded collection, or the shards themselves one by one";
 
 /// A stage that only counts documents: `$count`, or `$group` with a constant `_id` and one `{$sum: 1}`.
 fn counting(name: &str, argument: RawBsonRef<'_>) -> Option<(Option<RawBson>, String)> {

@@ -6,7 +6,7 @@ use bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-use super::agg_plan::{Merge, NoPlan, Plan, Stream, not_yet, plan};
+use super::agg_plan::{Merge, NoPlan, ONE_SHARD, OWN_STREAMS, Plan, Stream, TWO_READS, WRITE_BACK, not_yet, plan};
 use super::find_args::{Additions, FIRST_BATCH};
 use super::merged::{CommonTimes, First, carry_on, start};
 use super::numbers::whole;
@@ -171,7 +171,7 @@ async fn on_database(
             let whole_cluster = db == "admin";
             let sharded = ctx.snapshot.collections.values().any(|coll| whole_cluster || coll.ns.db() == db);
             if sharded || whole_cluster && ctx.snapshot.shards.len() > 1 {
-                return Err(not_yet("$changeStream over several shards"));
+                return Err(not_yet("$changeStream over several shards", OWN_STREAMS));
             }
         }
         Some("$currentOp") => return crate::command::admin::current_op::aggregate(ctx, request).await,
@@ -335,10 +335,8 @@ impl Run<'_> {
         let size = Some(i64::from(i32::MAX));
         self.ctx.fill(self.request, &mut cursor, &mut docs, usize::MAX, size).await?;
         if !cursor.merger.at_end() {
-            return Err(not_yet(&format!(
-                "A pipeline that has to gather more than 16 MiB of {} in one place",
-                self.ns
-            )));
+            let what = format!("A pipeline that has to gather more than 16 MiB of {} in one place", self.ns);
+            return Err(not_yet(&what, ONE_SHARD));
         }
         drop(cursor);
         let collation = self.coll.default_collation.as_deref();
@@ -459,7 +457,7 @@ impl Ctx {
     fn check_within_config(&self, foreign: &[Foreign]) -> Result<()> {
         let beyond = |f: &&Foreign| f.ns.db() != "config" || !matches!(self.place(&f.ns), Place::Config);
         match foreign.iter().find(beyond) {
-            Some(other) => Err(not_yet(&format!("{} from config with {}", other.stage, other.ns))),
+            Some(other) => Err(not_yet(&format!("{} from config with {}", other.stage, other.ns), TWO_READS)),
             None => Ok(()),
         }
     }
@@ -471,6 +469,7 @@ impl Ctx {
     pub async fn check_foreign(&self, foreign: &[Foreign], shard: &ShardId) -> Result<()> {
         for other in foreign {
             let Foreign { ns, stage, written } = other;
+            let instead = if *written { WRITE_BACK } else { TWO_READS };
             let place = match self.place(ns) {
                 // Another router may have made it.
                 Place::Nowhere => self.confirmed().await?.place(ns),
@@ -480,8 +479,10 @@ impl Ctx {
                 Place::Sharded(_) if *stage == "$out" => {
                     return Err(Error::with_code(28769, format!("{ns} cannot be sharded")));
                 }
-                Place::Sharded(_) => return Err(not_yet(&format!("{stage} with the sharded collection {ns}"))),
-                Place::Config => return Err(not_yet(&format!("{stage} with {ns}"))),
+                Place::Sharded(_) => {
+                    return Err(not_yet(&format!("{stage} with the sharded collection {ns}"), instead));
+                }
+                Place::Config => return Err(not_yet(&format!("{stage} with {ns}"), instead)),
                 Place::Nowhere if *written => {
                     self.router.catalog.create_database(ns.db(), Some(shard)).await?;
                     continue;
@@ -490,14 +491,13 @@ impl Ctx {
                 Place::Unsharded(home) => home,
             };
             if home != *shard {
-                return Err(not_yet(&format!("{stage} with {ns}, which is on shard {home} and not on {shard},")));
+                let what = format!("{stage} with {ns}, which is on shard {home} and not on {shard},");
+                return Err(not_yet(&what, instead));
             }
             if !written {
                 if let Some(view) = self.beneath(ns).await? {
-                    return Err(not_yet(&format!(
-                        "{stage} with {ns}, a view over the sharded collection {},",
-                        view.on
-                    )));
+                    let what = format!("{stage} with {ns}, a view over the sharded collection {},", view.on);
+                    return Err(not_yet(&what, instead));
                 }
             }
         }

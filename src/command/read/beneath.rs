@@ -61,6 +61,11 @@ fn aggregate_body(body: &RawDocument, view: &Beneath) -> Result<Vec<u8>> {
     let mut out = Writer::with_capacity(body.as_bytes().len() + 512);
     out.str("aggregate", view.on.coll());
     let asked = bsonx::array(body, "pipeline");
+    let first = asked.and_then(|p| p.into_iter().next()?.ok()?.as_document()).map(RawDocument::as_bytes);
+    if first.and_then(bsonx::first_key) == Some("$collStats") {
+        let text = format!("Taking statistics of a view is not supported: {}", view.name);
+        return Err(Error::new(Code::CommandNotSupportedOnView, text));
+    }
     pipeline(&mut out, view, asked.into_iter().flatten().map_while(std::result::Result::ok));
     let ours = |key: &[u8]| matches!(key, b"aggregate" | b"pipeline" | b"collation");
     let rest = Writer::copy_without(body.as_bytes(), ours).finish();
