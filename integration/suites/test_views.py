@@ -109,9 +109,9 @@ class Views(ClusterCase):
     def test_aggregations(self):
         for view, *_ in VIEWS:
             for pipeline in (
-                [], [{"$match": {"v": 3}}], [{"$group": {"_id": "$name", "n": {"$sum": 1}}}], [{"$count": "n"}], [{"$sort": {"_id": 1}}, {"$limit": 3}],
+                [], [{"$match": {"v": 3}}], [{"$group": {"_id": {"$toLower": "$name"}, "n": {"$sum": 1}}}], [{"$count": "n"}], [{"$sort": {"_id": 1}}, {"$limit": 3}],
                 [{"$match": {"k": 17}}, {"$project": {"v": 1}}], [{"$facet": {"a": [{"$count": "n"}], "b": [{"$match": {"v": 1}}, {"$count": "n"}]}}],
-                [{"$collStats": {"count": {}}}], [{"$indexStats": {}}], [{"$geoNear": {"near": [0, 0], "distanceField": "x"}}], [{"$nope": 1}],
+                [{"$collStats": {"count": {}}}], [{"$geoNear": {"near": [0, 0], "distanceField": "x"}}], [{"$nope": 1}],
             ):  # fmt: skip
                 self.same({"aggregate": view, "pipeline": pipeline, "cursor": {"batchSize": 40}})
         self.same({"aggregate": "hot", "pipeline": [], "cursor": {}, "collation": {"locale": "fr"}})

@@ -58,18 +58,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let config = || Config::new(CatalogConfig::Embedded { path: dir.path().join("catalog") });
         config().check_directories().unwrap();
-        let missing = Some(dir.path().join("no/file"));
+        let missing = dir.path().join("no/file");
         let says = |config: Config, option: &str| {
             let error = config.check_directories().unwrap_err();
             assert!(error.starts_with(option) && error.contains("no/file"), "{error}");
         };
         let mut with_pid = config();
-        with_pid.pid_file = missing.clone();
+        with_pid.pid_file = Some(missing.clone());
         says(with_pid, "processManagement.pidFilePath");
         let mut with_log = config();
-        with_log.log.path = missing.clone();
+        with_log.log.path = Some(missing.clone());
         says(with_log, "systemLog.path");
-        says(Config::new(CatalogConfig::Embedded { path: missing.unwrap() }), "mosaic.catalogPath");
+        says(Config::new(CatalogConfig::Embedded { path: missing }), "mosaic.catalogPath");
     }
 
     #[test]

@@ -494,11 +494,9 @@ impl Ctx {
                 let what = format!("{stage} with {ns}, which is on shard {home} and not on {shard},");
                 return Err(not_yet(&what, instead));
             }
-            if !written {
-                if let Some(view) = self.beneath(ns).await? {
-                    let what = format!("{stage} with {ns}, a view over the sharded collection {},", view.on);
-                    return Err(not_yet(&what, instead));
-                }
+            if !written && let Some(view) = self.beneath(ns).await? {
+                let what = format!("{stage} with {ns}, a view over the sharded collection {},", view.on);
+                return Err(not_yet(&what, instead));
             }
         }
         Ok(())

@@ -227,7 +227,7 @@ fn as_aggregate(body: &RawDocument, view: &Beneath, question: &Question) -> Resu
     if let Some(size) = question.batch_size {
         out.int64("batchSize", size);
     }
-    out.close().doc("collation", &*collation(body, view)?);
+    out.close().doc("collation", &collation(body, view)?);
     if let Some(natural) = &question.natural {
         out.doc("hint", natural);
     }
