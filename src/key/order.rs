@@ -1,9 +1,10 @@
 //! BSON's total order as bytes.
 //!
 //! [`push`] appends an encoding that compares, byte by byte, like MongoDB compares the values under simple collation.
-//! It is self-delimiting: no encoding is the beginning of another, so the encodings of a compound key's fields can be
-//! joined. Values that MongoDB calls equal (1, 1.0, NumberLong(1), NumberDecimal("1.00"); a string and a symbol) encode
-//! alike, so the bytes cannot be decoded to the value they came from.
+//! It is self-delimiting: where one encoding begins another (the string "b" and one with a NUL behind the b), the longer one
+//! goes on with FF, which no encoding begins with. So the encodings of a compound key's fields can be joined, and compare
+//! field by field. Values that MongoDB calls equal (1, 1.0, NumberLong(1), NumberDecimal("1.00"); a string and a symbol)
+//! encode alike, so the bytes cannot be decoded to the value they came from.
 //!
 //! | type | bytes |
 //! | --- | --- |
