@@ -58,6 +58,56 @@ class FaultCase(ClusterCase):
             return raw.run(db or self.db.name, command)
 
 
+class OrderedInserts(FaultCase):
+    """All but the last run on each shard are acknowledged by the primary alone, so a change of primary must be noticed."""
+
+    DOCS = [{"_id": i, "k": i % 2 * 500, "pad": "x" * 50} for i in range(4000)]
+
+    def insert(self, name, **more):
+        """One ordered batch, in the midst of which shard0's only member steps down and is elected again."""
+        self.make(name)
+        step = {"replSetStepDown": 1, "force": True, "secondaryCatchUpPeriodSecs": 0}
+        down = threading.Timer(0.4, lambda: self.shard(0).admin.command(step))
+        down.start()
+        try:
+            return self.raw({"insert": name, "documents": self.DOCS, "ordered": True, **more})
+        finally:
+            down.join()
+
+    def test_a_driver_sends_everything_again(self):
+        command = {"lsid": session(), "txnNumber": Int64(1)}
+        reply = self.insert("again", **command)
+        if reply["ok"] != 1:
+            self.assertEqual(reply["errorLabels"], ["RetryableWriteError"], reply)
+            reply = self.raw({"insert": "again", "documents": self.DOCS, "ordered": True, **command})
+        self.assertEqual((reply["n"], reply.get("writeErrors"), reply.get("writeConcernError")), (4000, None, None), reply)
+        self.assertEqual(sorted(d["_id"] for d in self.copies("again")), list(range(4000)))
+
+    def test_nobody_sends_it_again(self):
+        reply = self.insert("once")
+        found = sorted(d["_id"] for d in self.copies("once"))
+        # What is there is the beginning of the batch, and the reply says that it may not last.
+        self.assertEqual(found, list(range(len(found))))
+        self.assertTrue(reply["ok"] == 0 or reply["writeConcernError"]["code"] == 64, reply)
+        if reply["ok"]:
+            self.assertEqual(reply["n"], len(found))
+
+    def test_an_error_in_the_midst(self):
+        self.coll.insert_one({"_id": 700, "k": 0})
+        for concern in ({}, {"writeConcern": {"w": "majority"}}, {"writeConcern": {"w": 1}}):
+            reply = self.raw({"insert": "c", "documents": self.DOCS, "ordered": True, **concern})
+            self.assertEqual((reply["ok"], reply["n"], [e["index"] for e in reply["writeErrors"]]), (1.0, 700, [700]), reply)
+            self.assertNotIn("writeConcernError", reply)
+            self.assertEqual(self.coll.delete_many({"_id": {"$lt": 700}}).deleted_count, 700)
+
+    def test_a_write_concern_that_cannot_be(self):
+        for stop in ([], [{"_id": 1, "k": 500}]):
+            reply = self.raw({"insert": "c", "documents": [*self.DOCS[:9], *stop], "ordered": True, "writeConcern": {"w": 2, "wtimeout": 100}})
+            self.assertEqual((reply["ok"], reply["n"]), (1.0, 9), reply)
+            self.assertIn(reply["writeConcernError"]["code"], (64, 100), reply)
+            self.coll.delete_many({})
+
+
 class Failovers(FaultCase):
     """A failure before the commit is not the client's business; one after it is told so that its driver asks again."""
 

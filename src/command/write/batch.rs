@@ -1,12 +1,14 @@
 //! Carrying out a batch: its steps one after the other, the answers joined.
 
+use bson::{cstr, rawdoc};
 use futures_util::future::join_all;
 use smallvec::smallvec;
 
+use super::durability::Durability;
 use super::envelope::Envelope;
 use super::join::Joined;
 use super::ops::Ops;
-use super::plan::{Limits, Place, Planner, Shards, Step, SubBatch};
+use super::plan::{Limits, Place, Planner, ShardNo, Shards, Step, SubBatch};
 use super::single::{Single, Verb};
 use crate::catalog::snapshot::CollectionRouting;
 use crate::command::{Ctx, Reply};
@@ -36,11 +38,21 @@ impl Batch<'_> {
         let mut joined = self.nothing();
         let size = |index| self.ops.size(index);
         let limits = Limits::for_message(self.envelope.overhead(self.ops.len()));
+        let mut durability = Durability::of(&self.envelope, self.payload, &self.places);
         for step in Planner::new(&self.places, &size, limits, self.envelope.ordered) {
             match step {
                 Step::Failed(index, error) => joined.fail(index, &error),
                 Step::Send(batches) => {
-                    let outcomes = join_all(batches.iter().map(|batch| self.send(batch))).await;
+                    let weak = |batch| durability.may_wait(batch);
+                    let outcomes = join_all(batches.iter().map(|batch| self.send(batch, weak(batch)))).await;
+                    for (batch, outcome) in batches.iter().zip(&outcomes) {
+                        let waited = !durability.may_wait(batch);
+                        if let Ok(reply) = outcome
+                            && !durability.note(batch.shard, waited, reply.doc())
+                        {
+                            self.may_be_lost(batch.shard, &mut joined)?;
+                        }
+                    }
                     self.take(&mut joined, &batches, outcomes)?;
                 }
                 Step::Special(index) => match Box::pin(self.special(index)).await {
@@ -53,6 +65,18 @@ impl Batch<'_> {
             }
             if self.envelope.ordered && joined.has_errors() {
                 break;
+            }
+        }
+        for shard in durability.open() {
+            match self.make_sure(shard).await {
+                Ok(reply) => {
+                    if !durability.note(shard, true, reply.doc()) {
+                        self.may_be_lost(shard, &mut joined)?;
+                    }
+                    joined.add(self.shards.id(shard), &[], reply.doc());
+                }
+                Err(error) if self.ends_everything(&error) => return Err(error),
+                Err(error) => joined.not_durable(self.shards.id(shard), error.message()),
             }
         }
         if self.envelope.quiet {
@@ -69,9 +93,38 @@ impl Batch<'_> {
         self.envelope.txn_number().is_some()
     }
 
-    async fn send(&self, batch: &SubBatch) -> Result<ShardReply> {
+    /// Waits until what the shard's primary has is as durable as the client wants: by a write that changes nothing.
+    async fn make_sure(&self, shard: ShardNo) -> Result<ShardReply> {
+        let mut command = rawdoc! {
+            "delete": "mosaic.nothing", "deletes": [{ "q": { "_id": 0 }, "limit": 1 }], "$db": "config",
+        };
+        if let Some(concern) = self.envelope.get("writeConcern") {
+            command.append(cstr!("writeConcern"), concern);
+        }
+        let msg = OutMsg::from_doc(command);
+        self.ctx.send(self.shards.id(shard), &ReadPreference::PRIMARY, Retryable::No, &msg).await?.into_result()
+    }
+
+    /// The primary changed after it had acknowledged inserts, perhaps before anybody else had them.
+    ///
+    /// # Errors
+    /// HostUnreachable (6) for the driver to send everything again, if it will; else a write concern error is noted.
+    fn may_be_lost(&self, shard: ShardNo, joined: &mut Joined) -> Result<()> {
+        let shard = self.shards.id(shard);
+        let text = format!("the primary of shard {shard} changed while the batch was inserted; some of it may be lost");
+        if self.retryable() {
+            return Err(Error::new(Code::HostUnreachable, text).label(LABEL_RETRYABLE_WRITE));
+        }
+        joined.not_durable(shard, &text);
+        Ok(())
+    }
+
+    async fn send(&self, batch: &SubBatch, weak: bool) -> Result<ShardReply> {
         let docs = self.ops.pieces(&batch.items);
-        let mut msg = OutMsg::new(self.envelope.command(&batch.items));
+        let mut msg = OutMsg::new(match weak {
+            true => self.envelope.weak_command(&batch.items),
+            false => self.envelope.command(&batch.items),
+        });
         msg.sequences = smallvec![OutSequence { id: self.payload.into(), docs }];
         let retry = if self.retryable() { Retryable::Write } else { Retryable::No };
         let shard = self.shards.id(batch.shard);

@@ -82,6 +82,13 @@ impl Envelope {
         body.finish().into()
     }
 
+    /// The same, to be acknowledged by the primary alone.
+    pub fn weak_command(&self, items: &[u32]) -> Bytes {
+        let mut body = Writer::copy_without(&self.command(items), |key| key == b"writeConcern");
+        body.open_doc("writeConcern").int32("w", 1).close();
+        body.finish().into()
+    }
+
     /// The number that a retry of the statement at `index` is recognised by.
     pub fn stmt_id(&self, index: u32) -> i32 {
         match &self.stmt_ids {

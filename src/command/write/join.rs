@@ -1,6 +1,6 @@
 //! One reply out of those of several shards. Pure.
 
-use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 
 use crate::bsonx::{self, Writer, kind};
 use crate::catalog::model::ShardId;
@@ -67,6 +67,13 @@ impl Joined {
                 _ => {}
             }
         }
+    }
+
+    /// Notes that what a shard acknowledged may not last.
+    pub fn not_durable(&mut self, shard: &ShardId, why: &str) {
+        let code = Code::WriteConcernFailed;
+        let error = rawdoc! { "code": code as i32, "codeName": "WriteConcernFailed", "errmsg": why };
+        self.write_concern_errors.push((shard.clone(), error));
     }
 
     /// Notes that the statement at `index` failed.

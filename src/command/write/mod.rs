@@ -6,6 +6,7 @@
 
 mod batch;
 mod command;
+mod durability;
 mod effect;
 mod envelope;
 mod find_and_modify;
