@@ -134,6 +134,9 @@ async fn initialise(db: &Database) -> Result<()> {
         collection::MIGRATIONS,
         collection::CATALOG,
         collection::CHANGES,
+        // A collection that is made by its first document cannot be read by views of a moment before.
+        collection::DDL,
+        collection::TXNS,
     ] {
         db.create_collection(name).await.or_else(|e| if exists(&e) { Ok(()) } else { Err(store_error(e)) })?;
     }

@@ -17,6 +17,7 @@ use crate::error::Code;
 /// Everything a store must do. `other` is a second handle on the same catalog (the same one for the embedded store).
 pub(super) async fn run(store: SharedStore, other: SharedStore) {
     fresh(&store).await;
+    views_of_a_moment_before_the_first_document(&store).await;
     put_get_delete(&store, &other).await;
     checks(&store).await;
     atomic(&store).await;
@@ -49,6 +50,17 @@ async fn scan(store: &SharedStore, collection: &str, what: Scan) -> Vec<RawDocum
     let version = store.version().await.unwrap();
     let mut view = store.view(version).await.unwrap();
     scan_view(&mut *view, collection, what).await
+}
+
+/// A replica set has no answer for a view of a collection that was made after it.
+async fn views_of_a_moment_before_the_first_document(store: &SharedStore) {
+    for name in [collection::DDL, collection::TXNS, collection::SETTINGS, collection::LOCKS, collection::MIGRATIONS] {
+        let version = store.version().await.unwrap();
+        let mut before = store.view(version).await.unwrap();
+        store.commit(&CatalogTxn::new().put(name, rawdoc! { "_id": "first" })).await.unwrap();
+        assert!(scan_view(&mut *before, name, Scan::All).await.is_empty(), "{name}");
+        store.commit(&CatalogTxn::new().delete(name, "first")).await.unwrap();
+    }
 }
 
 async fn fresh(store: &SharedStore) {
