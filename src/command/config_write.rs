@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use bson::{Bson, RawArrayBuf, RawDocument, RawDocumentBuf};
 use bytes::Bytes;
 
-use super::read::config_scratch::Scratch;
+use super::read::scratch::Scratch;
 use super::{Ctx, Reply, Request};
 use crate::bsonx::{self, Writer};
 use crate::catalog::model::{Namespace, collection};
@@ -106,7 +106,7 @@ fn on_scratch(request: &Request, name: &str) -> OutMsg {
             }
         }
     }
-    body.str("$db", "config");
+    body.str("$db", crate::cursor::TempCollection::DB);
     let mut msg = OutMsg::forward(&request.message);
     msg.flags = Default::default();
     msg.body = body.finish().into();

@@ -7,9 +7,11 @@
 mod lifespan;
 mod registry;
 mod remote;
+mod temp;
 
 pub use registry::{Checkout, CursorRegistry, CursorStats, CursorView, NewCursor};
 pub use remote::{Killer, RemoteCursor};
+pub use temp::TempCollection;
 
 use std::collections::VecDeque;
 

@@ -1,11 +1,14 @@
 //! Cursors open on shards' servers.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use bson::{RawArrayBuf, cstr, rawdoc};
+use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 
+use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
+use super::TempCollection;
 use crate::catalog::model::{Namespace, ShardId};
 use crate::op::OpContext;
 use crate::shard::{ServerId, ShardRegistry};
@@ -14,37 +17,59 @@ use crate::wire::OutMsg;
 /// How long the background task that kills a cursor tries to.
 const KILL_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Kills cursors on shards in the background.
+/// Kills cursors on shards, and drops temporary collections there, in the background.
 pub struct Killer {
     shards: Arc<ShardRegistry>,
-    /// Kills under way.
+    /// What is under way.
     tasks: TaskTracker,
+    /// The temporary collections that somebody needs.
+    kept: Mutex<HashSet<String>>,
 }
 
 impl Killer {
     pub fn new(shards: Arc<ShardRegistry>) -> Arc<Self> {
-        Arc::new(Killer { shards, tasks: TaskTracker::new() })
+        Arc::new(Killer { shards, tasks: TaskTracker::new(), kept: Mutex::default() })
     }
 
     /// Asks a server to kill a cursor; does not wait. A failure leaves the cursor to the server's own timeout.
     fn kill(&self, shard: &ShardId, server: &ServerId, ns: &Namespace, id: i64) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let Ok(target) = self.shards.get(shard) else { return };
-        let server = server.clone();
         let mut ids = RawArrayBuf::new();
         ids.push(id);
         let mut body = rawdoc! { "killCursors": ns.coll(), "cursors": ids };
         body.append(cstr!("$db"), ns.db());
-        let kill = async move {
-            let op = OpContext::background("killCursors").with_limit(KILL_LIMIT);
-            if let Err(error) = target.run_on(&op, &server, &OutMsg::from_doc(body)).await {
-                tracing::debug!(%server, id, %error, "could not kill a cursor on a shard; it will time out there");
-            }
-        };
-        self.tasks.spawn_on(kill, &runtime);
+        self.ask(shard, server, "killCursors", body);
     }
 
-    /// Waits until every kill that was asked for is done.
+    fn ask(&self, shard: &ShardId, server: &ServerId, command: &'static str, body: RawDocumentBuf) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Ok(target) = self.shards.get(shard) else { return };
+        let server = server.clone();
+        let asked = async move {
+            let op = OpContext::background(command).with_limit(KILL_LIMIT);
+            if let Err(error) = target.run_on(&op, &server, &OutMsg::from_doc(body)).await {
+                tracing::debug!(%server, command, %error, "could not clean up on a shard; it will be done later");
+            }
+        };
+        self.tasks.spawn_on(asked, &runtime);
+    }
+
+    /// Somebody needs the temporary collection of this name.
+    pub(super) fn keep(&self, name: &str) {
+        self.kept.lock().insert(name.to_owned());
+    }
+
+    /// Whether [`Killer::keep`] was called and nobody has dropped it since.
+    pub fn is_kept(&self, name: &str) -> bool {
+        self.kept.lock().contains(name)
+    }
+
+    /// Drops a temporary collection; does not wait. After a failure the sweep does it.
+    pub(super) fn drop_collection(&self, shard: &ShardId, server: &ServerId, name: String) {
+        self.kept.lock().remove(&name);
+        self.ask(shard, server, "drop", rawdoc! { "drop": name, "$db": TempCollection::DB });
+    }
+
+    /// Waits until all that was asked for is done.
     pub async fn settle(&self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -67,11 +92,19 @@ pub struct RemoteCursor {
     /// 0 once nothing is open.
     id: i64,
     killer: Arc<Killer>,
+    /// What it reads and nobody else needs.
+    beneath: Vec<TempCollection>,
 }
 
 impl RemoteCursor {
     pub fn new(shard: ShardId, server: ServerId, ns: Namespace, id: i64, killer: Arc<Killer>) -> Self {
-        RemoteCursor { shard, server, ns, id, killer }
+        RemoteCursor { shard, server, ns, id, killer, beneath: Vec::new() }
+    }
+
+    /// Makes these collections live as long as the cursor.
+    pub fn over(mut self, beneath: Vec<TempCollection>) -> Self {
+        self.beneath = beneath;
+        self
     }
 
     /// The server's number for it.

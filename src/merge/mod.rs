@@ -13,7 +13,7 @@ pub use batch::{Batch, Doc};
 pub use merger::Merger;
 pub use order::{SORT_KEY, SortOrder};
 pub(crate) use reply::push_decimal;
-pub use reply::{CursorFields, Gathered, ReplyWriter, Sink};
+pub use reply::{CursorFields, Gathered, Packed, ReplyWriter, Sink};
 
 #[cfg(test)]
 mod tests;

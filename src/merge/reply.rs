@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::Doc;
 use crate::bsonx::kind;
-use crate::wire::MAX_BSON;
+use crate::wire::{MAX_BSON, MAX_WRITE_BATCH};
 
 /// What a cursor reply says besides its documents.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,6 +45,15 @@ impl Gathered {
     pub fn items(&self) -> &[u8] {
         &self.items
     }
+
+    /// The whole array.
+    pub fn into_array(self) -> Bytes {
+        let mut array = Vec::with_capacity(self.items.len() + 5);
+        array.extend_from_slice(&((self.items.len() + 5) as i32).to_le_bytes());
+        array.extend_from_slice(&self.items);
+        array.push(0);
+        array.into()
+    }
 }
 
 impl Sink for Gathered {
@@ -59,6 +68,62 @@ impl Sink for Gathered {
     fn push(&mut self, doc: &Doc<'_>) {
         push_item(&mut self.items, self.count, doc);
         self.count += 1;
+    }
+}
+
+/// Collects documents for a temporary collection, where each becomes `{_id: <its number>, d: <the document>}`: what a
+/// pipeline gives may have no `_id`, or the same one twice, or fields that a server would change when it stores them.
+#[derive(Debug)]
+pub struct Packed {
+    docs: Vec<u8>,
+    count: usize,
+    /// The number of the next document; `None` where they are stored as they are.
+    next: Option<i64>,
+    limit: usize,
+}
+
+impl Packed {
+    /// The field that holds the document.
+    pub const FIELD: &'static str = "d";
+
+    /// Bytes around each document.
+    const AROUND: usize = 4 + (1 + 4 + 8) + (1 + 2) + 1;
+
+    /// Takes `limit` bytes, or a single document of any size.
+    pub fn new(wrap: bool, limit: usize) -> Self {
+        Packed { docs: Vec::new(), count: 0, next: wrap.then_some(0), limit }
+    }
+
+    /// The documents that have come since the last call.
+    pub fn take(&mut self) -> Vec<u8> {
+        self.count = 0;
+        std::mem::take(&mut self.docs)
+    }
+}
+
+impl Sink for Packed {
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn fits(&self, len: usize) -> bool {
+        self.count == 0 || self.count < MAX_WRITE_BATCH && self.docs.len() + len + Self::AROUND <= self.limit
+    }
+
+    fn push(&mut self, doc: &Doc<'_>) {
+        let out = &mut self.docs;
+        self.count += 1;
+        let Some(number) = &mut self.next else { return doc.write(out) };
+        out.reserve(doc.len() + Self::AROUND);
+        out.extend_from_slice(&((doc.len() + Self::AROUND) as i32).to_le_bytes());
+        out.push(kind::INT64);
+        out.extend_from_slice(b"_id\0");
+        out.extend_from_slice(&number.to_le_bytes());
+        out.push(kind::DOCUMENT);
+        out.extend_from_slice(b"d\0");
+        doc.write(out);
+        out.push(0);
+        *number += 1;
     }
 }
 
@@ -162,4 +227,30 @@ pub(crate) fn push_decimal(out: &mut Vec<u8>, mut n: usize) {
         }
     }
     out.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::bsonx;
+    use bson::rawdoc;
+
+    #[test]
+    fn packed_documents() {
+        let doc = rawdoc! { "a": 1 };
+        let mut wrapped = Packed::new(true, 100);
+        wrapped.push(&Doc::whole(doc.as_bytes()));
+        let first = wrapped.take();
+        assert_eq!(bsonx::view(&first), &*rawdoc! { "_id": 0_i64, "d": { "a": 1 } });
+        bsonx::check(&first).unwrap();
+        assert!(wrapped.fits(1000));
+        wrapped.push(&Doc::whole(doc.as_bytes()));
+        assert_eq!(bsonx::int(bsonx::view(&wrapped.docs), "_id"), Some(1));
+        assert!(!wrapped.fits(100));
+        let mut plain = Packed::new(false, 100);
+        plain.push(&Doc::whole(doc.as_bytes()));
+        plain.push(&Doc::whole(doc.as_bytes()));
+        assert_eq!(plain.take(), [doc.as_bytes(), doc.as_bytes()].concat());
+    }
 }

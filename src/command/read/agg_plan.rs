@@ -158,6 +158,8 @@ pub fn plan(stages: &[(&str, RawBsonRef<'_>)]) -> std::result::Result<Plan, NoPl
                 planner.push(name, argument);
                 planner.add_shard = true;
             }
+            // In `{aggregate: 1}`, on one shard.
+            "$documents" if i == 0 => planner.push(name, argument),
             "$geoNear" if i == 0 => {
                 planner.push(name, argument);
                 planner.stream.order = Some(ascending());

@@ -3,13 +3,13 @@
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 
+use super::agg_bring::{batch_of_reply, next};
 use super::aggregate;
 use super::count::number;
 use super::distinct_values::DistinctValues;
 use super::find_args::FindArgs;
 use super::merged::carry_on;
 use super::numbers::{whole, wrong_type};
-use super::pass::OpenCursor;
 use super::views::Beneath;
 use crate::bsonx::{self, Writer, kind};
 use crate::command::{Ctx, Reply, Request};
@@ -184,24 +184,19 @@ pub async fn distinct(ctx: &Ctx, request: &Request, view: &Beneath) -> Result<Re
     let mut reply = cursor(ctx, request, view).await?;
     let mut values = DistinctValues::default();
     loop {
-        let batch = ["firstBatch", "nextBatch"].iter().find_map(|b| bsonx::find_path(&reply.body, &["cursor", b]));
-        let batch = batch.ok_or_else(|| Error::internal("a view was read without a batch"))?;
-        let groups = bsonx::view(&reply.body[batch.range()]);
+        let batch = batch_of_reply(&reply)?;
         let mut list = Writer::new();
-        for (i, group) in groups.iter().map_while(std::result::Result::ok).enumerate() {
+        for (i, group) in bsonx::view(&batch).iter().map_while(std::result::Result::ok).enumerate() {
             let group = group.1.as_document().map(RawDocument::as_bytes).unwrap_or_default();
             if let Some(id) = bsonx::find(group, "_id") {
                 list.raw(&i.to_string(), id.kind, &group[id.range()]);
             }
         }
         values.add_array(&list.finish().into())?;
-        let Some(open) = OpenCursor::read(&reply.body)? else { break };
-        let mut more = Writer::new();
-        more.int64("getMore", open.id).str("collection", open.ns.coll());
-        carry_on(request.body(), &mut more);
-        more.str("$db", request.db());
-        let more = request.standing_for("getMore", more.finish())?;
-        reply = (more.spec.run)(ctx, &more).await?;
+        match next(ctx, request, &reply).await? {
+            Some(more) => reply = more,
+            None => break,
+        }
     }
     Ok(Reply::raw(values.reply(None)?))
 }

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use bson::{RawArray, RawBsonRef, RawDocument, rawdoc};
 use bytes::Bytes;
 
-use super::config_scratch::Scratch;
 use super::find_args::FindArgs;
 use super::pass::{CursorOptions, OpenCursor};
+use super::scratch::Scratch;
 use super::{config_local as local, config_simple as simple, stages};
 use crate::bsonx::{self, Writer, kind};
 use crate::catalog::model::{Namespace, collection};
 use crate::catalog::store::{ConfigReads, Scan};
 use crate::command::{Ctx, Reply, Request};
-use crate::cursor::{Cursor, RemoteCursor, StoredCursor};
+use crate::cursor::{Cursor, RemoteCursor, StoredCursor, TempCollection};
 use crate::error::{Code, Error, Result};
 use crate::merge::{CursorFields, ReplyWriter};
 use crate::router::CONFIG_SHARD;
@@ -57,6 +57,18 @@ impl Ctx {
         ns: &Namespace,
         options: CursorOptions,
     ) -> Result<Reply> {
+        self.adopt_over(request, reply, ns, options, Vec::new())
+    }
+
+    /// The same for a cursor over temporary collections, which live no longer than it.
+    pub fn adopt_over(
+        &self,
+        request: &Request,
+        reply: ShardReply,
+        ns: &Namespace,
+        options: CursorOptions,
+        beneath: Vec<TempCollection>,
+    ) -> Result<Reply> {
         let reply = reply.into_result()?;
         if bsonx::find(&reply.body, "cursor").is_none() {
             return Ok(Reply::raw(reply.body));
@@ -64,7 +76,7 @@ impl Ctx {
         let body = renamed(&reply.body, ns.as_str())?;
         let Some(open) = OpenCursor::read(&reply.body)? else { return Ok(Reply::raw(body)) };
         let killer = self.router.cursors.killer().clone();
-        let remote = RemoteCursor::new(reply.shard, reply.server, open.ns, open.id, killer);
+        let remote = RemoteCursor::new(reply.shard, reply.server, open.ns, open.id, killer).over(beneath);
         let facts = self.new_cursor(request, ns.as_str().into(), options);
         let id = self.router.cursors.open(facts, Cursor::Passed(remote));
         Ok(Reply::raw(bsonx::with_int64(body, &["cursor", "id"], id)))
@@ -196,7 +208,7 @@ impl Ctx {
             let batch = super::pass::batch_of(&reply.body, "firstBatch")?;
             // One that is left open holds what is beyond 16 MiB.
             if OpenCursor::read(&reply.body)?.is_none() {
-                return super::config_scratch::documents(batch);
+                return super::scratch::documents(batch);
             }
         }
         Scratch::filled(self, &docs).await?.aggregate(pipeline, options(request)).await

@@ -257,10 +257,15 @@ impl Task<'_> {
             Some(pipeline) => stages::stages(pipeline)?,
             None => return Err(Error::new(Code::TypeMismatch, "'pipeline' option must be specified as an array")),
         };
-        if self.coll.is_none() {
-            return self.unsharded_aggregate(ns).await;
+        let foreign = pipeline.map(|pipeline| stages::foreign(ns.db(), pipeline)).unwrap_or_default();
+        let whole = match self.route.single() {
+            Some(shard) => self.ctx.foreign_is_on(&foreign, shard).await?,
+            None => false,
+        };
+        if self.coll.is_none() && whole {
+            return self.unsharded_aggregate().await;
         }
-        let divided = if self.route.shards.len() == 1 {
+        let divided = if whole {
             None
         } else {
             match plan(&stages) {
@@ -293,10 +298,7 @@ impl Task<'_> {
     }
 
     /// An unsharded aggregation is its shard's alone, and so is its explain.
-    async fn unsharded_aggregate(&self, ns: &Namespace) -> Result<Reply> {
-        if let (Some(shard), Some(pipeline)) = (self.route.shards.first(), bsonx::array(self.inner, "pipeline")) {
-            self.ctx.check_foreign(&stages::foreign(ns.db(), pipeline), shard).await?;
-        }
+    async fn unsharded_aggregate(&self) -> Result<Reply> {
         let replies = self.ask(self.inner.as_bytes()).await?;
         let Some(reply) = replies.first() else { return Err(Error::internal("a route without shards")) };
         let mut out = Writer::copy_without(&reply.body, |key| key == b"ok" || key.starts_with(b"$"));

@@ -3,13 +3,16 @@
 //! A read of one shard is forwarded as it came and its reply passed on, with only the cursor's id replaced. A read of
 //! several shards is rewritten for them (`find_args`, `stages`) and merged here (`merged`, [`crate::merge`]).
 
+mod agg_bring;
+mod agg_foreign;
+mod agg_join;
 mod agg_plan;
+mod agg_run;
 mod aggregate;
 mod beneath;
 pub mod config;
 mod config_local;
 mod config_match;
-pub mod config_scratch;
 mod config_simple;
 mod count;
 mod distinct;
@@ -24,6 +27,7 @@ pub mod merged;
 pub mod numbers;
 pub mod pass;
 pub mod route;
+pub mod scratch;
 pub mod stages;
 pub mod views;
 
