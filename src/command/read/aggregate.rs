@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use futures_util::future::BoxFuture;
 
+use super::agg_merge::merge_into;
 use super::agg_plan::{Merge, NoPlan, OWN_STREAMS, TWO_READS, WRITE_BACK, not_yet, plan};
 use super::agg_run::{Run, count_doc};
 use super::numbers::whole;
@@ -32,17 +33,9 @@ pub fn aggregate<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result
             Some(RawBsonRef::Boolean(true)) => return super::explain::explain_aggregate(ctx, request).await,
             Some(_) => return Err(Error::new(Code::TypeMismatch, "explain must be a boolean")),
         }
-        let pipeline = match request.get("pipeline") {
-            Some(RawBsonRef::Array(pipeline)) => pipeline,
-            None => {
-                let text = "BSON field 'aggregate.pipeline' is missing but a required field";
-                return Err(Error::with_code(40414, text));
-            }
-            _ => return Err(Error::new(Code::TypeMismatch, "'pipeline' option must be specified as an array")),
-        };
-        let stages = stages::stages(pipeline)?;
+        stages::stages(pipeline(request)?)?;
         match request.argument()? {
-            other if whole(other) == Some(1) => return on_database(ctx, request, pipeline, &stages).await,
+            other if whole(other) == Some(1) => return on_database(ctx, request).await,
             other if whole(other).is_some() => {
                 return Err(Error::new(
                     Code::FailedToParse,
@@ -53,6 +46,14 @@ pub fn aggregate<'a>(ctx: &'a Ctx, request: &'a Request) -> BoxFuture<'a, Result
         }
         any(ctx, request, &request.namespace()?).await
     })
+}
+
+fn pipeline(request: &Request) -> Result<&RawArray> {
+    match request.get("pipeline") {
+        Some(RawBsonRef::Array(pipeline)) => Ok(pipeline),
+        None => Err(Error::with_code(40414, "BSON field 'aggregate.pipeline' is missing but a required field")),
+        _ => Err(Error::new(Code::TypeMismatch, "'pipeline' option must be specified as an array")),
+    }
 }
 
 /// An aggregation of a collection or view.
@@ -67,11 +68,17 @@ pub async fn any(ctx: &Ctx, request: &Request, ns: &Namespace) -> Result<Reply> 
 
 /// An aggregation of the collection `ns`, whose results the client gets under the name `shown`.
 pub async fn run(ctx: &Ctx, request: &Request, ns: &Namespace, shown: &Namespace) -> Result<Reply> {
-    let Some(pipeline) = request.get("pipeline").and_then(|v| v.as_array()) else {
-        return Err(Error::new(Code::TypeMismatch, "'pipeline' option must be specified as an array"));
-    };
+    let pipeline = pipeline(request)?;
     let stages = stages::stages(pipeline)?;
     let foreign = stages::foreign(ns.db(), pipeline);
+    if let Some(target) = ctx.sharded_target(&stages, &foreign) {
+        let collation = match ctx.place(ns) {
+            Place::Sharded(coll) => coll.default_collation.clone(),
+            Place::Unsharded(shard) => ctx.default_collation(ns, &shard).await?,
+            Place::Config | Place::Nowhere => None,
+        };
+        return merge_into(ctx, request, Some(ns), shown, collation.as_deref(), &target).await;
+    }
     match ctx.place(ns) {
         Place::Nowhere => Ok(empty_result(shown.as_str())),
         Place::Config => {
@@ -163,13 +170,10 @@ async fn pass_on(
 }
 
 /// `{aggregate: 1}`: stages that make their own documents.
-async fn on_database(
-    ctx: &Ctx,
-    request: &Request,
-    pipeline: &RawArray,
-    stages: &[(&str, RawBsonRef<'_>)],
-) -> Result<Reply> {
+pub async fn on_database(ctx: &Ctx, request: &Request) -> Result<Reply> {
     let db = request.db();
+    let pipeline = pipeline(request)?;
+    let stages = &*stages::stages(pipeline)?;
     match stages.first().map(|stage| stage.0) {
         None => {
             return Err(Error::new(Code::InvalidNamespace, "{aggregate: 1} is not valid for an empty pipeline."));
@@ -188,6 +192,10 @@ async fn on_database(
         _ => {}
     }
     let foreign = stages::foreign(db, pipeline);
+    let shown = Namespace::new(db, "$cmd.aggregate")?;
+    if let Some(target) = ctx.sharded_target(stages, &foreign) {
+        return merge_into(ctx, request, None, &shown, None, &target).await;
+    }
     let home = ctx.primary_shard(db).or_else(|| ctx.snapshot.shards.keys().next().cloned());
     let Some(shard) = home else { return Err(Error::new(Code::ShardNotFound, "No shards found")) };
     let here = ctx.foreign_is_on(&foreign, &shard).await?;
@@ -195,7 +203,6 @@ async fn on_database(
     if here {
         return pass_on(ctx, request, &shard, &foreign, stages, None).await;
     }
-    let shown = Namespace::new(db, "$cmd.aggregate")?;
     let route = Route::new([shard], Reason::Unsharded);
     divided(ctx, request, &shown, &route, None, stages, &foreign).await
 }
@@ -236,9 +243,6 @@ async fn divided(
         Err(NoPlan::Error(error)) => return Err(error),
     };
     let Some(batch_size) = batch_size(request.body()) else { return ctx.judge(request, route).await };
-    if let Some(target) = foreign.iter().find(|f| f.written && matches!(ctx.place(&f.ns), Place::Sharded(_))) {
-        return Err(not_yet(&format!("{} with the sharded collection {}", target.stage, target.ns), WRITE_BACK));
-    }
     let run = Run { ctx, request, ns, shards: &route.shards, collation, plan: &plan, batch_size };
     match &plan.merge {
         Merge::Stream(stream) => run.stream(stream).await,
@@ -285,6 +289,16 @@ pub fn leading_filter(stages: &[(&str, RawBsonRef<'_>)]) -> Option<RawDocumentBu
 }
 
 impl Ctx {
+    /// The sharded collection that the pipeline merges into.
+    fn sharded_target(&self, stages: &[(&str, RawBsonRef<'_>)], foreign: &[Foreign]) -> Option<Arc<CollectionRouting>> {
+        stages.last().filter(|stage| stage.0 == "$merge")?;
+        let target = foreign.iter().rfind(|f| f.stage == "$merge")?;
+        match self.place(&target.ns) {
+            Place::Sharded(coll) => Some(coll),
+            _ => None,
+        }
+    }
+
     /// Checks that a pipeline on the catalog reads nothing else: there it would be taken for what it is not.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 mod agg_bring;
 mod agg_foreign;
 mod agg_join;
+mod agg_merge;
 mod agg_plan;
 mod agg_run;
 mod aggregate;
