@@ -15,6 +15,7 @@ use crate::catalog::model::{ShardId, ShardInfo};
 use crate::catalog::snapshot::Snapshot;
 use crate::command::FailPoints;
 use crate::command::ddl;
+use crate::command::read::sweep;
 use crate::command::read::views::ViewCatalog;
 use crate::command::sharding::balancer;
 use crate::config::{CatalogConfig, Config, Parameters};
@@ -152,6 +153,7 @@ impl Router {
         crate::txn::recovery::start(&router);
         crate::session::start(&router);
         ddl::recovery::start(&router);
+        sweep::start(&router);
         balancer::note_absence(&router);
         Ok(router)
     }

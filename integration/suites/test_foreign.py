@@ -7,7 +7,7 @@ import unittest
 import bson
 import pymongo
 from bson import SON, Decimal128, Int64, Regex
-from cluster import ClusterCase, Oracle, eventually
+from cluster import Cluster, ClusterCase, Oracle, eventually
 
 COLLECTIONS = {
     # name: shard key, or None for an unsharded one
@@ -211,6 +211,25 @@ class Foreign(ClusterCase):
         self.assertEqual(here, there)
         stamp = [{"$set": {"ts": bson.Timestamp(0, 0)}}, {"$facet": {"a": [{"$match": {"ts": bson.Timestamp(0, 0)}}, {"$count": "n"}]}}]
         self.same({"aggregate": "big", "pipeline": stamp, "cursor": {}})
+
+
+class LeftBehind(unittest.TestCase):
+    def test_what_a_killed_router_used_is_dropped_at_the_next_start(self):
+        with Cluster() as cluster:
+            db = cluster.client().left
+            cluster.client().admin.command("shardCollection", "left.c", key={"k": "hashed"})
+            db.c.insert_many([{"k": i} for i in range(300)])
+            cursor = db.c.aggregate([{"$unionWith": "c"}], batchSize=2)
+            next(cursor)
+
+            def temporary():
+                locals = [cluster.member_client(s["name"]).local for s in cluster.layout["shards"]]
+                return [name for local in locals for name in local.list_collection_names() if name.startswith("mosaic.tmp.")]
+
+            self.assertTrue(temporary())
+            cluster.kill()
+            cluster.launch().start()
+            eventually(lambda: not temporary(), 20, what="the end of temporary collections")
 
 
 if __name__ == "__main__":

@@ -87,6 +87,11 @@ impl Shard {
         self.topology.state().set.host_string()
     }
 
+    /// The addresses of its members that are known now.
+    pub fn members(&self) -> Vec<ServerId> {
+        self.topology.state().members.keys().cloned().collect()
+    }
+
     /// The primary's address, if one is known now.
     pub fn primary(&self) -> Option<ServerId> {
         self.topology.state().set.primary().map(|s| s.address.clone())

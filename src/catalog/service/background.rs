@@ -63,6 +63,7 @@ async fn ping(catalog: Weak<Catalog>) {
         doc.append(cstr!("created"), created);
         doc.append(cstr!("mongoVersion"), crate::SERVER_VERSION);
         doc.append(cstr!("ping"), DateTime::now());
+        doc.append(confirm::PROCESS, catalog.process);
         doc.append(cstr!("up"), started.elapsed().as_secs() as i64);
         doc.append(cstr!("waiting"), true);
         let told = match catalog.store.note(collection::MONGOS, doc).await {

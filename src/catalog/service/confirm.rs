@@ -1,10 +1,12 @@
 //! Several routers over one catalog: making sure that what this one does not know is not there, and that the others
 //! know what this one changed.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bson::DateTime;
+use bson::oid::ObjectId;
+use bson::{DateTime, RawDocument};
 
 use super::Catalog;
 use crate::bsonx;
@@ -23,6 +25,8 @@ const SETTLE: Duration = Duration::from_millis(1_200);
 const ALIVE: i64 = 90_000;
 /// Where routers tell in `config.mongos` which version they serve.
 pub(super) const SERVED: &bson::raw::CStr = bson::cstr!("catalogVersion");
+/// And who they are: a new id for every start.
+pub(super) const PROCESS: &bson::raw::CStr = bson::cstr!("process");
 
 /// The last look at the store's version; whoever holds the lock is looking.
 #[derive(Default)]
@@ -106,13 +110,30 @@ impl Catalog {
         }
     }
 
+    /// The process ids of the routers that live: those whose last ping is not too old. One that has just started may not
+    /// have told yet.
+    pub async fn living(&self) -> Result<HashSet<ObjectId>> {
+        let mut living: HashSet<ObjectId> = [self.process].into_iter().collect();
+        if !self.is_shared() {
+            return Ok(living);
+        }
+        let now = DateTime::now().timestamp_millis();
+        let mut view = self.store.view(0).await?;
+        view.scan(collection::MONGOS, &Scan::All, &mut |doc| {
+            let process = bsonx::get(&doc, PROCESS.as_str()).and_then(|v| v.as_object_id());
+            living.extend(process.filter(|_| is_alive(&doc, now)));
+            Ok::<(), Error>(())
+        })
+        .await?;
+        Ok(living)
+    }
+
     async fn someone_is_behind(&self, version: u64) -> Result<bool> {
         let now = DateTime::now().timestamp_millis();
         let mut behind = false;
         let mut view = self.store.view(0).await?;
         view.scan(collection::MONGOS, &Scan::All, &mut |doc| {
-            let ping = bsonx::get(&doc, "ping").and_then(|v| v.as_datetime());
-            let alive = ping.is_some_and(|p| (now - p.timestamp_millis()).abs() < ALIVE);
+            let alive = is_alive(&doc, now);
             let served = bsonx::int(&doc, SERVED.as_str()).unwrap_or(0);
             behind |= alive && served < version as i64 && bsonx::str(&doc, "_id") != Some(self.name.as_str());
             Ok::<(), Error>(())
@@ -120,4 +141,10 @@ impl Catalog {
         .await?;
         Ok(behind)
     }
+}
+
+/// Whether a router's document in `config.mongos` was written lately.
+fn is_alive(doc: &RawDocument, now: i64) -> bool {
+    let ping = bsonx::get(doc, "ping").and_then(|v| v.as_datetime());
+    ping.is_some_and(|p| (now - p.timestamp_millis()).abs() < ALIVE)
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bson::Timestamp;
+use bson::oid::ObjectId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +48,8 @@ pub struct Catalog {
     confirming: confirm::Confirming,
     /// `host:port` of this router.
     name: String,
+    /// Its [`Identity::process_id`].
+    process: ObjectId,
     log_counter: AtomicU64,
 }
 
@@ -69,14 +72,14 @@ impl Catalog {
                 Arc::new(open_replset(&options, &shutdown).await?)
             }
         };
-        Self::with_store(store, shards, identity.name(), shutdown).await
+        Self::with_store(store, shards, (identity.name(), identity.process_id), shutdown).await
     }
 
-    /// The same on a store that is open already. `name` is the router's `host:port`.
+    /// The same on a store that is open already, for the router of this `host:port` and process id.
     pub async fn with_store(
         store: SharedStore,
         shards: Arc<ShardRegistry>,
-        name: String,
+        (name, process): (String, ObjectId),
         shutdown: CancellationToken,
     ) -> Result<Arc<Self>> {
         let catalog = Arc::new(Catalog {
@@ -88,6 +91,7 @@ impl Catalog {
             refreshing: tokio::sync::Mutex::new(()),
             confirming: confirm::Confirming::default(),
             name,
+            process,
             log_counter: AtomicU64::new(0),
         });
         catalog.refresh_to(1).await?;

@@ -43,7 +43,11 @@ async fn fixture(routers: usize) -> Fixture {
     for i in 0..routers {
         let shards = ShardRegistry::new(ShardSettings::default());
         let name = format!("router{i}:27017");
-        all.push(Catalog::with_store(store.clone(), shards, name, shutdown.clone()).await.unwrap());
+        all.push(
+            Catalog::with_store(store.clone(), shards, (name, bson::oid::ObjectId::new()), shutdown.clone())
+                .await
+                .unwrap(),
+        );
     }
     for i in 0..3 {
         all[0].add_shard(shard(i)).await.unwrap();

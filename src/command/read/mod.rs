@@ -30,6 +30,7 @@ pub mod pass;
 pub mod route;
 pub mod scratch;
 pub mod stages;
+pub mod sweep;
 pub mod views;
 
 use super::{Access, CatalogUse, CommandSpec};
