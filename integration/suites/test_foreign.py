@@ -153,6 +153,19 @@ class Foreign(ClusterCase):
                 with self.subTest(pipeline=pipeline, source=source):
                     self.same({"aggregate": source, "pipeline": pipeline, "cursor": {"batchSize": 5}, **options})
 
+    def test_explain_says_where_it_merges_and_what_it_brings(self):
+        db = self.client.foreign
+        explain = db.command("explain", {"aggregate": "left", "pipeline": [lookup("right", "k", "x"), {"$unionWith": "flat"}], "cursor": {}})
+        home = self.client.config.databases.find_one({"_id": "foreign"})["primary"]
+        self.assertEqual(explain["mosaic"]["merge"], {"shard": home, "brings": ["foreign.right", "foreign.flat"]})
+        explain = db.command("explain", {"aggregate": "left", "pipeline": [lookup("flat", "k", "x")], "cursor": {}})
+        self.assertEqual(explain["mosaic"]["merge"], {"shard": home, "brings": []})
+        explain = db.command("explain", {"aggregate": "flat", "pipeline": [lookup("right", "k", "x")], "cursor": {}})
+        self.assertEqual(explain["mosaic"]["merge"]["brings"], ["foreign.right"])
+        out = {"aggregate": "left", "pipeline": [{"$out": {"db": "made_by_explain", "coll": "x"}}], "cursor": {}}
+        db.command("explain", out, verbosity="queryPlanner")
+        self.assertIsNone(self.client.config.databases.find_one({"_id": "made_by_explain"}))
+
     def test_documents_of_the_request(self):
         self.same({"aggregate": 1, "pipeline": [{"$documents": [{"k": 1}, {"k": "a"}]}, lookup("right", "k", "x"), *SORTED], "cursor": {}})
 

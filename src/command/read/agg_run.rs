@@ -91,7 +91,8 @@ impl Run<'_> {
     /// Gathers the shards' results and has one shard run the rest of the pipeline over them.
     pub async fn gathered(&self, input: &Stream, pipeline: &RawArray, foreign: &[Foreign]) -> Result<Reply> {
         let ctx = self.ctx;
-        let shard = self.merging_shard(foreign)?;
+        let shard = ctx.merging_shard(self.shards, foreign)?;
+        ctx.make_target(foreign, &shard).await?;
         let here = ctx.foreign_is_on(foreign, &shard).await?;
         let times = self.times().await?;
         let mut site = Site::new(shard);
@@ -163,17 +164,19 @@ impl Run<'_> {
             try_join(ctx.add_to_temporary(temp, full.into()), more).await?;
         }
     }
+}
 
-    /// Where the rest runs: where it writes, else with another collection it needs, else on one of the shards that
-    /// were read.
-    fn merging_shard(&self, foreign: &[Foreign]) -> Result<ShardId> {
-        let home = |f: &Foreign| match self.ctx.place(&f.ns) {
+impl Ctx {
+    /// Where the rest of a divided pipeline runs: where it writes, else with another collection it needs, else on one of
+    /// the shards that are read.
+    pub fn merging_shard(&self, shards: &[ShardId], foreign: &[Foreign]) -> Result<ShardId> {
+        let home = |f: &Foreign| match self.place(&f.ns) {
             Place::Unsharded(home) => Some(home),
             _ => None,
         };
         let written = foreign.iter().filter(|f| f.written).find_map(home);
         let home = written.or_else(|| foreign.iter().find_map(home));
-        home.or_else(|| self.shards.first().cloned()).ok_or_else(|| Error::internal("a route without shards"))
+        home.or_else(|| shards.first().cloned()).ok_or_else(|| Error::internal("a route without shards"))
     }
 }
 

@@ -160,6 +160,7 @@ async fn pass_on(
     let retry = if writes { Retryable::No } else { request.read_retry() };
     let options =
         CursorOptions { no_timeout: false, await_data: stages.first().is_some_and(|s| s.0 == "$changeStream") };
+    ctx.make_target(foreign, shard).await?;
     // Only the primary can write; the server would refuse elsewhere.
     let pref = if writes { ReadPreference::PRIMARY } else { request.read_preference()? };
     let reply = ctx.send(shard, &pref, retry, &OutMsg::new(request.message.body.clone())).await?;
@@ -311,8 +312,20 @@ impl Ctx {
         }
     }
 
-    /// Whether every other namespace that a pipeline touches is on the shard. A database that is to be written and is
-    /// not there yet is made, on that shard.
+    /// Makes the database that a pipeline writes, where it is not there yet: on the shard that runs the pipeline.
+    pub async fn make_target(&self, foreign: &[Foreign], shard: &ShardId) -> Result<()> {
+        for target in foreign.iter().filter(|f| f.written) {
+            // Another router may have made it.
+            if matches!(self.place(&target.ns), Place::Nowhere)
+                && matches!(self.confirmed().await?.place(&target.ns), Place::Nowhere)
+            {
+                self.router.catalog.create_database(target.ns.db(), Some(shard)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every other namespace that a pipeline touches is on the shard.
     ///
     /// # Errors
     /// 28769 for `$out` to a sharded collection; CommandNotSupported (115) for the catalog.
@@ -330,9 +343,6 @@ impl Ctx {
                 }
                 Place::Config => {
                     return Err(not_yet(&format!("{stage} with {ns}"), if *written { WRITE_BACK } else { TWO_READS }));
-                }
-                Place::Nowhere if *written => {
-                    self.router.catalog.create_database(ns.db(), Some(shard)).await?;
                 }
                 Place::Nowhere => {}
                 Place::Sharded(_) => return Ok(false),

@@ -12,7 +12,7 @@ use super::find_args::{Additions, FindArgs, shard_find};
 use super::merged::carry_on;
 use super::numbers::wrong_type;
 use super::route::{Place, is_generic};
-use super::stages;
+use super::stages::{self, Foreign};
 use crate::bsonx::{self, Writer};
 use crate::catalog::model::{Namespace, ShardId};
 use crate::catalog::snapshot::CollectionRouting;
@@ -207,6 +207,13 @@ async fn run(ctx: &Ctx, request: &Request, kind: Kind, inner: &RawDocument, verb
     if kind == Kind::Aggregate { task.aggregate(&ns).await } else { task.query().await }
 }
 
+/// The part of an aggregation that runs over the shards' results.
+struct Merging {
+    shard: ShardId,
+    /// The other collections that are copied there first, as far as the pipeline needs them.
+    brings: Vec<Namespace>,
+}
+
 /// One command to be explained, and where it goes.
 struct Task<'a> {
     ctx: &'a Ctx,
@@ -292,7 +299,11 @@ impl Task<'_> {
         }
         shards(&mut out, &plans);
         out.raw("command", bsonx::kind::DOCUMENT, self.inner.as_bytes());
-        self.routing(&mut out);
+        let merging = match divided.as_ref().map(|plan| &plan.merge) {
+            Some(Merge::Pipeline { .. }) => Some(self.merging(&foreign).await?),
+            _ => None,
+        };
+        self.routing(&mut out, merging.as_ref());
         out.double("ok", 1.0);
         Ok(Reply::raw(out.finish().into()))
     }
@@ -302,9 +313,17 @@ impl Task<'_> {
         let replies = self.ask(self.inner.as_bytes()).await?;
         let Some(reply) = replies.first() else { return Err(Error::internal("a route without shards")) };
         let mut out = Writer::copy_without(&reply.body, |key| key == b"ok" || key.starts_with(b"$"));
-        self.routing(&mut out);
+        self.routing(&mut out, None);
         out.double("ok", 1.0);
         Ok(Reply::raw(out.finish().into()))
+    }
+
+    /// Where the rest of the pipeline runs, and what is brought there for it.
+    async fn merging(&self, foreign: &[Foreign]) -> Result<Merging> {
+        let shard = self.ctx.merging_shard(&self.route.shards, foreign)?;
+        let all = self.ctx.foreign_is_on(foreign, &shard).await?;
+        let read = foreign.iter().filter(|f| !f.written && !all).map(|f| f.ns.clone());
+        Ok(Merging { brings: read.collect(), shard })
     }
 
     /// Sends the explain to every shard of the route.
@@ -337,7 +356,7 @@ impl Task<'_> {
         let mut command = Writer::copy_without(self.inner.as_bytes(), |key| key == b"$db");
         command.str("$db", self.request.db());
         out.raw("command", bsonx::kind::DOCUMENT, &command.finish());
-        self.routing(&mut out);
+        self.routing(&mut out, None);
         out.double("ok", 1.0);
         Ok(Reply::raw(out.finish().into()))
     }
@@ -354,7 +373,7 @@ impl Task<'_> {
     }
 
     /// The router's own section: where the command goes, and why.
-    fn routing(&self, out: &mut Writer) {
+    fn routing(&self, out: &mut Writer, merging: Option<&Merging>) {
         let route = self.route;
         out.open_doc("mosaic").str("reason", route.reason.as_str()).str("explanation", route.reason.explanation());
         out.open_array("shards");
@@ -370,6 +389,13 @@ impl Task<'_> {
             number(out, "chunks", route.bounds.chunks as i64);
             out.bool("exactKey", route.exact_key);
             out.str("collectionVersion", &coll.version().to_string());
+        }
+        if let Some(merging) = merging {
+            out.open_doc("merge").str("shard", &merging.shard).open_array("brings");
+            merging.brings.iter().enumerate().for_each(|(i, ns)| {
+                out.str(&i.to_string(), ns.as_str());
+            });
+            out.close().close();
         }
         number(out, "catalogVersion", i64::try_from(self.ctx.snapshot.version).unwrap_or(i64::MAX));
         out.close();

@@ -92,10 +92,11 @@ fn is_left_behind(
     let Some(maker) = TempCollection::maker(name) else { return false };
     let made = name.rsplit('.').next().and_then(|id| id.parse::<ObjectId>().ok()).map(|id| id.timestamp());
     let young = made.is_none_or(|made| now - made.timestamp_millis() < YOUNG);
-    match maker == own {
-        true => !young && !kept(name),
-        false => !living.contains(&maker) && !(shared && young),
+    if maker == own {
+        return !young && !kept(name);
     }
+    let may_live = living.contains(&maker) || shared && young;
+    !may_live
 }
 
 #[cfg(test)]
